@@ -1,0 +1,2 @@
+"""edgecompress."""
+__version__ = "0.1.0"

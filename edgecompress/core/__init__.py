@@ -1,0 +1,1 @@
+"""Records, storage, plug-in discovery and progress: what every other package shares. No torch."""

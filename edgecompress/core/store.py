@@ -1,0 +1,120 @@
+"""Files and directories written whole or not at all, and read with a check."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from edgecompress.errors import ArtefactError
+
+R = TypeVar("R", bound=BaseModel)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file under a temporary name, then renames it."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_record(path: Path, record: BaseModel) -> None:
+    """Writes a record as indented JSON."""
+    write_text(path, record.model_dump_json(indent=2) + "\n")
+
+
+def read_record(path: Path, kind: type[R]) -> R:
+    """Reads a record written by `write_record`.
+
+    Raises:
+        ArtefactError: the file is missing, is not JSON or does not fit `kind`.
+    """
+    try:
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtefactError(f"{path}: there is no such file") from None
+    except UnicodeDecodeError:
+        raise ArtefactError(f"{path}: not a text file") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise ArtefactError(f"{path}: {where}: {first['msg'].lower()}; was it edited or cut off?") from None
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; on success it takes that name, on failure it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise ArtefactError(f"{path}: could not be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yields an empty temporary directory beside `path`; on success it takes that name.
+
+    Raises:
+        ArtefactError: `path` exists and `replace` is false, or the disk is full.
+    """
+    if path.exists() and not replace:
+        raise ArtefactError(f"{path}: already exists; give another name or pass --overwrite")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        _move_into_place(temporary, path)
+    except OSError as error:
+        raise ArtefactError(f"{path}: could not be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move_into_place(temporary: Path, path: Path) -> None:
+    temporary.chmod(0o755)
+    for file in temporary.rglob("*"):
+        if file.is_file():
+            _sync(file)
+    if path.exists():  # keep the old one until the new one stands
+        old = path.with_name(f".{path.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+        temporary.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        temporary.rename(path)
+
+
+def _sync(file: Path) -> None:
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def to_json(value: BaseModel) -> str:
+    """Returns the JSON a command prints with `--json`."""
+    return json.dumps(value.model_dump(mode="json"), indent=2)

@@ -1,0 +1,149 @@
+"""The records that flow between packages. Frozen; the pydantic ones are also files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgecompress.errors import ConfigError
+
+Size = tuple[int, int]
+"""Height and width of a feature map; (tokens, 1) for a linear layer."""
+
+
+class Record(BaseModel):
+    """A frozen record that is stored as JSON; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Op(Record):
+    """One operator as a device executes it: shapes and attributes, no weights."""
+
+    kind: Literal["conv2d", "linear"]
+    inputs: int = Field(ge=1)
+    outputs: int = Field(ge=1)
+    kernel: Size = (1, 1)
+    stride: Size = (1, 1)
+    padding: Size = (0, 0)
+    dilation: Size = (1, 1)
+    groups: int = Field(default=1, ge=1)
+    bias: bool = False
+
+
+class Block(Record):
+    """What stands in place of one layer: branches see the same input and their outputs are added."""
+
+    branches: tuple[tuple[Op, ...], ...]
+
+
+class Layer(Record):
+    """A named convolution or linear module with the size of the map it runs on."""
+
+    name: str
+    op: Op
+    in_size: Size
+
+
+class Candidate(Record):
+    """One rewrite of the layers that must change together, its cost known before it is built."""
+
+    method: str
+    family: str
+    """Which member of the method: `S2`, `S4(8)`, `tucker2`; two branches are joined by `+`."""
+    ranks: tuple[int, ...]
+    """Ranks or widths, in the order the method documents."""
+    layers: tuple[str, ...]
+    """Dotted names; one for a decomposition."""
+    blocks: tuple[Block, ...]
+    """What replaces each of `layers`, in the same order."""
+    params: int
+    """Parameters of `blocks`, biases included."""
+    macs: int
+    """Multiply-accumulates of `blocks` at the model's input size; FLOPs are twice that."""
+
+
+class Preprocess(Record):
+    """How an image becomes a tensor: resize the short side, crop the centre, (x/255 - mean) / std."""
+
+    size: Size
+    """Height and width after the crop."""
+    resize: int | None = None
+    """Short side before the crop; None: images must already have `size`."""
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    """One value per channel; one channel means grey images."""
+
+
+class ModelRef(Record):
+    """Where a model comes from; enough to build it again."""
+
+    source: str
+    """With its prefix: `zoo:resnet20`, `torchvision:resnet18`, `path/file.py:factory`, ..."""
+    weights: str | None = None
+    """Path of a checkpoint; None: the weights the source brings along, if any."""
+    weights_sha256: str | None = None
+    classes: int | None = None
+    preprocess: Preprocess
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of one input image."""
+        return (len(self.preprocess.mean), *self.preprocess.size)
+
+
+class Plan(Record):
+    """A model and the rewrites chosen for it; layers not named stay as they are. `plan.json`."""
+
+    format_version: Literal[1] = 1
+    model: ModelRef
+    choices: tuple[Candidate, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    """Layers no method could take, each with the reason."""
+
+
+Metric = Literal["macs", "params", "ms"]
+
+
+class Budget(Record):
+    """A limit for the whole model: a share of the dense model's cost, or an absolute figure."""
+
+    metric: Metric
+    value: float = Field(gt=0)
+    relative: bool
+
+    @staticmethod
+    def parse(text: str) -> Budget:
+        """Reads `macs=50%`, `params=1.2M`, `macs=0.3G` or `ms=12.5`.
+
+        Raises:
+            ConfigError: the text is none of these.
+        """
+        match = re.fullmatch(r"(macs|params|ms)=([0-9]*\.?[0-9]+)(%|[kKMG]?)", text.strip())
+        if match is None or float(match[2]) <= 0:
+            raise ConfigError(f"budget {text!r}: not understood; write macs=50%, params=1.2M or ms=12.5")
+        unit = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}.get(match[3], 1.0)
+        relative = match[3] == "%"
+        value = float(match[2]) / 100 if relative else float(match[2]) * unit
+        return Budget.model_validate({"metric": match[1], "value": value, "relative": relative})
+
+    def limit(self, dense: float) -> float:
+        """Returns the absolute limit, given the dense model's cost in the same metric."""
+        return self.value * dense if self.relative else self.value
+
+    def __str__(self) -> str:
+        """Returns the text `parse` reads."""
+        return f"{self.metric}={self.value * 100:g}%" if self.relative else f"{self.metric}={self.value:.12g}"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Top-1 and top-5 in percent on `images` images."""
+
+    top1: float
+    top5: float | None
+    images: int

@@ -1,0 +1,1 @@
+"""Image sources, their readers, and the three disjoint splits."""

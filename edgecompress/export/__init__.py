@@ -1,0 +1,1 @@
+"""Files for other runtimes: one file per format, each checked against the model it came from."""

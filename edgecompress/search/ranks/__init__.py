@@ -1,0 +1,1 @@
+"""Rank selections: one file per rule, one `SELECTION` constant in each."""
