@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -140,8 +139,7 @@ class Budget(Record):
         return f"{self.metric}={self.value * 100:g}%" if self.relative else f"{self.metric}={self.value:.12g}"
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Record):
     """Top-1 and top-5 in percent on `images` images."""
 
     top1: float

@@ -1,0 +1,77 @@
+"""In which metric a factorisation is best: that of the weights, or that of what the layer computes.
+
+A layer y = W x (x a patch) that becomes y' = K x changes the loss, to second order and under the
+Kronecker assumption of K-FAC, by
+
+    1/2 tr(output (W - K) input (W - K)^T),
+
+with `input` the second moment of the patches and `output` that of the loss gradient at y. Identity
+matrices give the plain Frobenius norm. Factors are found by an SVD of the whitened matrices.
+
+Reference: Martens and Grosse, K-FAC, ICML 2015 (the form); response PCA is the case output = I.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from edgecompress.core.types import Op
+
+INPUT_DAMPING = 1e-4
+OUTPUT_DAMPING = 1e-2
+"""Shares of the mean diagonal added to it: moments of few images are close to singular."""
+
+
+@dataclass(frozen=True)
+class LayerMetric:
+    """Second moments of one layer, float64; None stands for the identity."""
+
+    input: Tensor | None = None
+    """(c kh kw) squared, in the order of the kernel's own axes."""
+    output: Tensor | None = None
+    """f squared, summed over the positions of one image."""
+
+
+PLAIN = LayerMetric()
+
+
+def kernel_error(kernel: Tensor, approximation: Tensor, metric: LayerMetric) -> float:
+    """Returns tr(output D input D^T) of the difference D of two (f, c, kh, kw) kernels."""
+    difference = (kernel - approximation).flatten(1).double()
+    seen = difference if metric.input is None else difference @ metric.input
+    pulled = difference if metric.output is None else metric.output @ difference
+    return float((seen * pulled).sum())
+
+
+def whitener(moment: Tensor, damping: float) -> Tensor:
+    """Returns the lower Cholesky factors of a stack of damped second moments."""
+    scale = moment.diagonal(dim1=-2, dim2=-1).mean().clamp_min(torch.finfo(moment.dtype).tiny)
+    eye = torch.eye(moment.shape[-1], dtype=moment.dtype)
+    return torch.linalg.cholesky(moment + damping * scale * eye)
+
+
+def input_moment(first: Op, moment: Tensor, op: Op) -> Tensor:
+    """Returns the second moment of the patches of `first`, the layer that now meets the input of `op`.
+
+    `moment` belongs to the whole patches of `op`, (c kh kw) squared. The result is (groups, n, n).
+    Taps of `op` that `first` does not have are summed over: correlations between them, and between
+    groups, stay outside the metric of `first` alone.
+    """
+    c, (kh, kw) = op.inputs, op.kernel
+    full = moment.reshape(c, kh, kw, c, kh, kw)
+    if first.kernel[0] != kh:
+        full = torch.einsum("aijbik->ajbk", full)[:, None, :, :, None, :]
+    if first.kernel[1] != kw:
+        full = torch.einsum("aijbkj->aibk", full)[:, :, None, :, :, None]
+    size = c // first.groups * first.kernel[0] * first.kernel[1]
+    return diagonal_blocks(full.reshape(first.groups * size, first.groups * size), first.groups)
+
+
+def diagonal_blocks(matrix: Tensor, count: int) -> Tensor:
+    """Cuts `count` equal square blocks from the diagonal."""
+    size = len(matrix) // count
+    blocks = matrix.reshape(count, size, count, size)
+    return torch.stack([blocks[j, :, j] for j in range(count)])

@@ -1,0 +1,179 @@
+"""Finds, describes, builds and replaces named layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from edgecompress.core.types import Block, Layer, Op, Size
+from edgecompress.errors import ModelError, UnsupportedLayer
+
+
+class Sum(nn.Module):
+    """Branches that see the same input; their outputs are added."""
+
+    def __init__(self, branches: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the sum of the branches."""
+        total = self.branches[0](x)
+        for branch in self.branches[1:]:
+            total = total + branch(x)
+        return cast(Tensor, total)
+
+
+def op_of(module: nn.Module) -> Op:
+    """Describes a convolution or linear layer.
+
+    Raises:
+        UnsupportedLayer: it is another kind of layer, or pads with something other than zeros.
+    """
+    if isinstance(module, nn.Linear):
+        bias = module.bias is not None
+        return Op(kind="linear", inputs=module.in_features, outputs=module.out_features, bias=bias)
+    if not isinstance(module, nn.Conv2d):
+        raise UnsupportedLayer(f"{type(module).__name__} is neither Conv2d nor Linear")
+    if module.padding_mode != "zeros":
+        raise UnsupportedLayer(f"pads with {module.padding_mode!r}, only zeros can be rewritten")
+    if isinstance(module.padding, str):
+        raise UnsupportedLayer(f"padding={module.padding!r} depends on the input; give numbers instead")
+    return Op(
+        kind="conv2d",
+        inputs=module.in_channels,
+        outputs=module.out_channels,
+        kernel=_pair(module.kernel_size),
+        stride=_pair(module.stride),
+        padding=_pair(module.padding),
+        dilation=_pair(module.dilation),
+        groups=module.groups,
+        bias=module.bias is not None,
+    )
+
+
+def _pair(values: tuple[int, ...]) -> Size:
+    return (values[0], values[1])
+
+
+def module_of(op: Op) -> nn.Module:
+    """Builds the layer an operator describes, with random weights."""
+    if op.kind == "linear":
+        return nn.Linear(op.inputs, op.outputs, bias=op.bias)
+    return nn.Conv2d(
+        op.inputs,
+        op.outputs,
+        op.kernel,
+        stride=op.stride,
+        padding=op.padding,
+        dilation=op.dilation,
+        groups=op.groups,
+        bias=op.bias,
+    )
+
+
+def block_module(block: Block) -> nn.Module:
+    """Builds a block: a chain of layers, or a `Sum` of chains. Weights are random."""
+    chains = [nn.Sequential(*(module_of(op) for op in branch)) for branch in block.branches]
+    return chains[0] if len(chains) == 1 else Sum(chains)
+
+
+def block_layers(module: nn.Module) -> list[list[nn.Module]]:
+    """Returns the layers of a module made by `block_module`, branch by branch."""
+    chains = module.branches if isinstance(module, Sum) else [module]
+    return [list(cast(nn.Sequential, chain)) for chain in chains]
+
+
+def layer_named(model: nn.Module, name: str) -> nn.Module:
+    """Returns the module of that dotted name.
+
+    Raises:
+        ModelError: there is none; the message lists some that exist.
+    """
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        known = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+        shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+        raise ModelError(f"layer {name!r}: the model has none of that name; it has {shown}") from None
+
+
+def replace_(model: nn.Module, name: str, new: nn.Module) -> None:
+    """Puts `new` in place of the module of that dotted name."""
+    layer_named(model, name)
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, new)
+
+
+def weight_of(module: nn.Module) -> Tensor:
+    """Returns a layer's weight as a detached (out, in / groups, kh, kw) tensor; 1 x 1 for a linear layer."""
+    weight = cast(Tensor, module.weight).detach()
+    return weight[:, :, None, None] if weight.ndim == 2 else weight
+
+
+def find_layers(
+    model: nn.Module, names: Iterable[str], input_shape: tuple[int, int, int]
+) -> tuple[tuple[Layer, ...], tuple[tuple[str, str], ...]]:
+    """Returns the named layers in forward order with their map sizes, and those left out with a reason.
+
+    Left out are layers no description fits, layers the forward pass does not call as modules and
+    layers it calls more than once (one rewrite cannot serve two inputs of unlike statistics).
+    """
+    wanted = dict.fromkeys(names)
+    shapes = _input_shapes(model, wanted, input_shape)
+    order = [name for name in shapes if name in wanted] + [name for name in wanted if name not in shapes]
+    layers, skipped = [], []
+    for name in order:
+        try:
+            layers.append(_described(name, layer_named(model, name), shapes.get(name, [])))
+        except UnsupportedLayer as error:
+            skipped.append((name, str(error)))
+    return tuple(layers), tuple(skipped)
+
+
+def _described(name: str, module: nn.Module, shapes: list[torch.Size]) -> Layer:
+    op = op_of(module)
+    if len(shapes) != 1:
+        times = f"{len(shapes)} times" if shapes else "never called as a module"
+        raise UnsupportedLayer(f"used {times} in one forward pass")
+    shape = shapes[0]
+    if op.kind == "linear":
+        return Layer(name=name, op=op, in_size=(shape[:-1].numel(), 1))
+    return Layer(name=name, op=op, in_size=(shape[-2], shape[-1]))
+
+
+@torch.no_grad()
+def _input_shapes(
+    model: nn.Module, names: Iterable[str], input_shape: tuple[int, int, int]
+) -> dict[str, list[torch.Size]]:
+    shapes: dict[str, list[torch.Size]] = {}
+
+    def record(name: str, inputs: tuple[Tensor, ...]) -> None:
+        shapes.setdefault(name, []).append(inputs[0].shape)
+
+    handles = [
+        layer_named(model, name).register_forward_pre_hook(lambda _, x, name=name: record(name, x))
+        for name in names
+    ]
+    try:
+        model(zero_image(model, input_shape))
+    except RuntimeError as error:
+        raise ModelError(f"the model does not run on a {input_shape} image: {_first_line(error)}") from None
+    finally:
+        for handle in handles:
+            handle.remove()
+    return shapes
+
+
+def zero_image(model: nn.Module, input_shape: tuple[int, int, int]) -> Tensor:
+    """Returns one black image of the model's own dtype."""
+    parameter = next(model.parameters(), None)
+    dtype = torch.float32 if parameter is None else parameter.dtype
+    return torch.zeros(1, *input_shape, dtype=dtype)
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).strip().splitlines()[0]
