@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgecompress.core.types import Block, Op
@@ -30,13 +29,16 @@ def _chain_kernel(ops: tuple[Op, ...], weights: tuple[Tensor, ...]) -> Tensor:
 
 
 def _compose(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the kernel of `second` after `first`: a full convolution over the taps."""
-    if second.shape[2:] == (1, 1):
-        return torch.einsum("fm,mcij->fcij", second[:, :, 0, 0], first)
-    if first.shape[2:] == (1, 1):
-        return torch.einsum("fmij,mc->fcij", second, first[:, :, 0, 0])
-    padding = (second.shape[2] - 1, second.shape[3] - 1)
-    return F.conv2d(first.transpose(0, 1), second.flip(2, 3), padding=padding).transpose(0, 1)
+    """Returns the kernel of `second` after `first`.
+
+    In our blocks only one of the two has taps along either axis, so the full convolution over the
+    taps is an outer product.
+    """
+    (f, m, i, j), (_, c, k, l) = second.shape, first.shape
+    assert min(i, k) == 1 and min(j, l) == 1, "taps of two layers along one axis"
+    left = second.permute(0, 2, 3, 1).reshape(f * i * j, m)
+    right = first.reshape(m, c * k * l)
+    return (left @ right).reshape(f, i, j, c, k, l).permute(0, 3, 1, 4, 2, 5).reshape(f, c, i * k, j * l)
 
 
 def _ungrouped(weight: Tensor, groups: int) -> Tensor:

@@ -46,11 +46,15 @@ def kernel_error(kernel: Tensor, approximation: Tensor, metric: LayerMetric) -> 
     return float((seen * pulled).sum())
 
 
+def damped(moment: Tensor, damping: float) -> Tensor:
+    """Returns second moments with a share of their mean diagonal added to it."""
+    scale = moment.diagonal(dim1=-2, dim2=-1).mean().clamp_min(torch.finfo(moment.dtype).tiny)
+    return moment + damping * scale * torch.eye(moment.shape[-1], dtype=moment.dtype)
+
+
 def whitener(moment: Tensor, damping: float) -> Tensor:
     """Returns the lower Cholesky factors of a stack of damped second moments."""
-    scale = moment.diagonal(dim1=-2, dim2=-1).mean().clamp_min(torch.finfo(moment.dtype).tiny)
-    eye = torch.eye(moment.shape[-1], dtype=moment.dtype)
-    return torch.linalg.cholesky(moment + damping * scale * eye)
+    return torch.linalg.cholesky(damped(moment, damping))
 
 
 def input_moment(first: Op, moment: Tensor, op: Op) -> Tensor:
