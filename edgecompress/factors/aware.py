@@ -23,7 +23,7 @@ from edgecompress.nets.modules import layer_named
 ForwardHook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]
 
 TEMPERATURE = 4.0
-DRAWS = 8
+DRAWS = 3
 """Random directions of the output per image; their gradients estimate the full Fisher matrix."""
 
 

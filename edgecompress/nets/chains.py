@@ -34,11 +34,11 @@ def _compose(first: Tensor, second: Tensor) -> Tensor:
     In our blocks only one of the two has taps along either axis, so the full convolution over the
     taps is an outer product.
     """
-    (f, m, i, j), (_, c, k, l) = second.shape, first.shape
-    assert min(i, k) == 1 and min(j, l) == 1, "taps of two layers along one axis"
+    (f, m, i, j), (_, c, p, q) = second.shape, first.shape
+    assert min(i, p) == 1 and min(j, q) == 1, "taps of two layers along one axis"
     left = second.permute(0, 2, 3, 1).reshape(f * i * j, m)
-    right = first.reshape(m, c * k * l)
-    return (left @ right).reshape(f, i, j, c, k, l).permute(0, 3, 1, 4, 2, 5).reshape(f, c, i * k, j * l)
+    right = first.reshape(m, c * p * q)
+    return (left @ right).reshape(f, i, j, c, p, q).permute(0, 3, 1, 4, 2, 5).reshape(f, c, i * p, j * q)
 
 
 def _ungrouped(weight: Tensor, groups: int) -> Tensor:
@@ -54,14 +54,20 @@ def _ungrouped(weight: Tensor, groups: int) -> Tensor:
 def filled_block(block: Block, kernels: Kernels, bias: Tensor | None) -> nn.Module:
     """Builds a block's module with these weights; the bias goes to the last layer of the first branch."""
     module = block_module(block)
-    with torch.no_grad():
-        for layers, weights in zip(block_layers(module), kernels, strict=True):
-            for layer, weight in zip(layers, weights, strict=True):
-                target = layer.get_parameter("weight")
-                target.copy_(weight.reshape(target.shape))
-        if bias is not None:
+    fill_(module, kernels)
+    if bias is not None:
+        with torch.no_grad():
             block_layers(module)[0][-1].get_parameter("bias").copy_(bias)
     return module
+
+
+@torch.no_grad()
+def fill_(module: nn.Module, kernels: Kernels) -> None:
+    """Writes kernels into a block's module; biases stay."""
+    for layers, weights in zip(block_layers(module), kernels, strict=True):
+        for layer, weight in zip(layers, weights, strict=True):
+            target = layer.get_parameter("weight")
+            target.copy_(weight.reshape(target.shape))
 
 
 def kernels_of(module: nn.Module) -> Kernels:

@@ -54,7 +54,8 @@ def damped(moment: Tensor, damping: float) -> Tensor:
 
 def whitener(moment: Tensor, damping: float) -> Tensor:
     """Returns the lower Cholesky factors of a stack of damped second moments."""
-    return torch.linalg.cholesky(damped(moment, damping))
+    factors: Tensor = torch.linalg.cholesky(damped(moment, damping))
+    return factors
 
 
 def input_moment(first: Op, moment: Tensor, op: Op) -> Tensor:

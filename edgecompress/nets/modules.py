@@ -171,6 +171,39 @@ def _input_shapes(
     return shapes
 
 
+@torch.no_grad()
+def find_batch_norms(
+    model: nn.Module, names: Iterable[str], input_shape: tuple[int, int, int]
+) -> dict[str, nn.BatchNorm2d]:
+    """Returns the batch norm that directly takes each named layer's output, where there is one."""
+    made: dict[int, str] = {}
+    alive: list[Tensor] = []  # an id may be reused once its tensor is gone
+    found: dict[str, nn.BatchNorm2d] = {}
+
+    def note(name: str, output: Tensor) -> None:
+        made[id(output)] = name
+        alive.append(output)
+
+    def meet(norm: nn.BatchNorm2d, x: Tensor) -> None:
+        if id(x) in made and norm.running_mean is not None:
+            found[made[id(x)]] = norm
+
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    hooks = [
+        norm.register_forward_pre_hook(lambda m, x: meet(cast(nn.BatchNorm2d, m), x[0])) for norm in norms
+    ]
+    hooks += [
+        layer_named(model, name).register_forward_hook(lambda _, __, y, name=name: note(name, y))
+        for name in names
+    ]
+    try:
+        model(zero_image(model, input_shape))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
 def zero_image(model: nn.Module, input_shape: tuple[int, int, int]) -> Tensor:
     """Returns one black image of the model's own dtype."""
     parameter = next(model.parameters(), None)

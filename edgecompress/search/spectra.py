@@ -50,8 +50,8 @@ def check_offered(problem: Problem, method: str) -> None:
     methods = {candidate.method for options in problem.options for candidate in options.candidates}
     if methods and method not in methods:
         raise ConfigError(
-            f"the rank selection chooses among candidates of {method!r} "
-            f"and is offered {', '.join(sorted(methods))}; pass --methods {method}"
+            f"this rank selection chooses among candidates of {method!r}, and the layers are offered "
+            f"{', '.join(sorted(methods))} only; pass --methods {method} or take another rank selection"
         )
 
 

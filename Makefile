@@ -1,0 +1,51 @@
+# make quickstart   sets up .venv, then compresses the embedded network and shows before and after
+# make test         sets up .venv with the development tools, then runs linters, type check and all tests
+# make lint         linters and type check only
+# make clean        removes .venv and caches; runs/ stays
+
+PYTHON  ?= python3
+WORKERS ?= 2
+VENV    := .venv
+BIN     := $(VENV)/bin
+
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+
+# Each stamp is newer than pyproject.toml once its packages are installed.
+INSTALLED     := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+
+.PHONY: quickstart test lint clean debian-packages
+
+quickstart: $(INSTALLED)
+	$(BIN)/edgecompress quickstart
+
+test: lint debian-packages
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(INSTALLED_DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+debian-packages:
+	sh tests/install-debian-packages.sh tests/debian-packages.txt
+
+$(INSTALLED): pyproject.toml | $(BIN)/pip
+	@echo "installing into $(VENV); takes a few minutes the first time"
+	$(PIP_INSTALL) --editable .
+	touch $@
+
+$(INSTALLED_DEV): pyproject.toml | $(BIN)/pip
+	@echo "installing into $(VENV), with the tools for tests; takes a few minutes the first time"
+	$(PIP_INSTALL) --editable '.[dev]'
+	touch $(INSTALLED) $@
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "make: this Python cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,55 @@
+"""The `edgecompress` command. Nothing here imports torch: `--help` must not wait for it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edgecompress import __version__
+from edgecompress.cli.compress import compress, quickstart
+from edgecompress.cli.look import doctor, inspect, list_
+
+app = typer.Typer(
+    name="edgecompress",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # laying help out with rich takes half of the half second it may take
+    pretty_exceptions_enable=False,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        # a --help that was not typed is then no longer parsed with pydantic, which takes long to import
+        "default_map": {"help": False},
+    },
+)
+app.command("quickstart")(quickstart)
+app.command("inspect")(inspect)
+app.command("compress")(compress)
+app.command("list")(list_)
+app.command("doctor")(doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"edgecompress {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _edgecompress(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version.")
+    ] = False,
+) -> None:
+    """Make vision models smaller and faster on edge CPUs.
+
+    \b
+    Start with:
+      edgecompress quickstart
+      edgecompress COMMAND --help
+    """
+
+
+def main() -> None:
+    """Runs the command line."""
+    app()

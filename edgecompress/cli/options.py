@@ -1,0 +1,101 @@
+"""Options that several commands share, and the text forms of options that are not plain text."""
+
+from __future__ import annotations
+
+import re
+import typing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from edgecompress.cli.running import one_line_errors
+from edgecompress.core.config import load_settings
+from edgecompress.errors import ConfigError
+
+
+def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Makes the settings of a file the defaults of the command, so that flags win over them."""
+    if path is not None and not ctx.resilient_parsing:
+        with one_line_errors():
+            ctx.default_map = _defaults_from(path, ctx)
+    return path
+
+
+def _defaults_from(path: Path, ctx: typer.Context) -> dict[str, Any]:
+    hints = typing.get_type_hints(ctx.command.callback)
+    names = {_key(param.opts[0]): param.name for param in ctx.command.params if param.name in hints}
+    names.pop("config")
+    known = {key: hints[name] for key, name in names.items()}
+    group = ctx.parent.command if ctx.parent else None
+    commands = list(group.commands) if isinstance(group, TyperGroup) else []
+    settings = load_settings(path, str(ctx.info_name), known=known, commands=commands)
+    return {names[key]: value for key, value in settings.items()}
+
+
+def _key(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        callback=_read_config,
+        help="Options from a .toml or .json file or from an earlier run; flags win.",
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Makes the run repeatable.")]
+RunsDir = Annotated[Path, typer.Option(metavar="DIR", help="Where runs are kept.")]
+RunName = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run; made up when not given.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run of that name.")]
+Weights = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Checkpoint: .safetensors, or .pth without pickled code.")
+]
+InputSize = Annotated[
+    str | None, typer.Option(metavar="HxW", help="Input size, as 224x224, where the model does not say.")
+]
+Channels = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Input channels: 3, or 1 for grey images.")
+]
+Classes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Classes the model tells apart.")]
+Budget = Annotated[str, typer.Option(metavar="LIMIT", help="macs=50%, params=1.2M, macs=0.3G or ms=12.5.")]
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Reads `224x224`, also written `224,224`.
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*([1-9]\d*)\s*[x,]\s*([1-9]\d*)\s*", text)
+    if match is None:
+        raise ConfigError(f"--input-size {text!r}: not understood; write height x width, as 224x224")
+    return int(match[1]), int(match[2])
+
+
+def parse_numbers(text: str | None, *, flag: str) -> tuple[float, ...] | None:
+    """Reads `0.5,0.5,0.5`.
+
+    Raises:
+        ConfigError: a part is not a number.
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"{flag} {text!r}: not understood; write one number per channel, as 0.5,0.5,0.5"
+        ) from None
+
+
+def parse_names(text: str | None) -> tuple[str, ...]:
+    """Reads `lowrank,tucker2`; no text is no names."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())

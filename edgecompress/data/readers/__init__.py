@@ -1,0 +1,1 @@
+"""One file per way to read images, each with one `Reader` constant."""

@@ -1,0 +1,61 @@
+"""Images in a NumPy archive: `x` and `y`, or `x_train`, `y_train`, `x_test` and `y_test`."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgecompress.core.types import Preprocess
+from edgecompress.data.image_sets import ArraySet
+from edgecompress.data.sources import Reader, Source, divided
+from edgecompress.errors import DataError
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+
+def open_npz(path: str, preprocess: Preprocess, *, name: str | None = None) -> Source:
+    """Opens an archive; labels may be missing.
+
+    Raises:
+        DataError: the file is missing or damaged, or holds no images.
+    """
+    name = name or path
+    arrays = _load(path)
+    if "x" in arrays:
+        return Source(name, pool=ArraySet(name, arrays["x"], arrays.get("y"), preprocess))
+    parts = [_part(name, arrays, part, preprocess) for part in ("train", "test")]
+    if parts == [None, None]:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise DataError(
+            f"{name}: holds {found}; expected are x and y, or x_train, y_train, x_test and y_test"
+        )
+    return divided(name, *parts)
+
+
+def _part(name: str, arrays: Arrays, part: str, preprocess: Preprocess) -> ArraySet | None:
+    if f"x_{part}" not in arrays:
+        return None
+    return ArraySet(f"{name} ({part})", arrays[f"x_{part}"], arrays.get(f"y_{part}"), preprocess)
+
+
+def _load(path: str) -> Arrays:
+    try:
+        with Path(path).open("rb") as stream:  # NumPy leaves it open when the archive is damaged
+            archive = np.load(stream, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(f"{path}: one bare array; save images and labels with numpy.savez")
+            return {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a readable .npz of plain arrays: {error}") from None
+
+
+READER = Reader(
+    "npz",
+    "a .npz file with x and y, or x_train, y_train, x_test, y_test",
+    lambda s: s.endswith(".npz"),
+    open_npz,
+)

@@ -1,0 +1,48 @@
+"""Corrects batch-norm statistics for what compression changed, first layer to last.
+
+Replacing them by the statistics of a few hundred images costs good factors points: the stored ones
+come from the whole, augmented training set. So only the *difference* between the compressed and the
+dense network on the same images is applied: the mean moves by the difference of the two means, the
+variance is scaled by the ratio of the two variances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from edgecompress.nets.lockstep import run_in_step
+from edgecompress.nets.modules import layer_named
+
+MAX_VARIANCE_RATIO = 4.0
+"""Channels that are all but constant have ratios that mean nothing."""
+
+
+def correct_statistics_(compressed: nn.Module, dense: nn.Module, batches: Sequence[Tensor]) -> int:
+    """Corrects every batch norm of `compressed` and returns how many there are.
+
+    Each one is measured after those before it have been corrected.
+    """
+    names = [name for name, module in compressed.named_modules() if isinstance(module, nn.BatchNorm2d)]
+
+    def visit(name: str, inputs: list[list[Tensor]]) -> None:
+        norm = layer_named(compressed, name)
+        assert isinstance(norm.running_mean, Tensor) and isinstance(norm.running_var, Tensor)
+        mean, variance = _population(inputs[0])
+        dense_mean, dense_variance = _population(inputs[1])
+        ratio = (variance / dense_variance.clamp_min(1e-12)).clamp(1 / MAX_VARIANCE_RATIO, MAX_VARIANCE_RATIO)
+        norm.running_mean.add_((mean - dense_mean).to(norm.running_mean))
+        norm.running_var.mul_(ratio.to(norm.running_var))
+
+    run_in_step([compressed, dense], names, batches, visit)
+    return len(names)
+
+
+def _population(batches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Returns mean and biased variance per channel over all batches, in float64."""
+    count = sum(x.numel() // x.shape[1] for x in batches)
+    mean = torch.stack([x.double().sum((0, 2, 3)) for x in batches]).sum(0) / count
+    centred = [(x.double() - mean[:, None, None]).square().sum((0, 2, 3)) for x in batches]
+    return mean, torch.stack(centred).sum(0) / count

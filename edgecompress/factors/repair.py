@@ -1,0 +1,118 @@
+"""Refits compressed layers, first to last, so that each makes up for the errors of those before it.
+
+Every layer is fitted to the *dense* layer's outputs on the inputs it really gets in the compressed
+network. No labels, no gradient through the network: one pass over the images, one small problem each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from edgecompress.core.progress import Progress
+from edgecompress.core.types import Block, Candidate, Layer
+from edgecompress.factors.patches import patches_per_image, sample_patches
+from edgecompress.factors.quadratic import Target, refine, solve_last
+from edgecompress.nets.chains import equivalent_kernel, fill_, kernels_of
+from edgecompress.nets.lockstep import run_in_step
+from edgecompress.nets.metric import LayerMetric
+from edgecompress.nets.modules import block_layers, find_batch_norms, layer_named, weight_of
+
+Which = Literal["none", "second", "both"]
+"""`second`: the last layer of each block, exactly. `both`: all its layers, by L-BFGS."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A layer's least-squares problem, and the mean patches of both networks."""
+
+    target: Target
+    seen_mean: Tensor
+    wanted_mean: Tensor
+
+
+def repair_(
+    compressed: nn.Module,
+    dense: nn.Module,
+    layers: Sequence[Layer],
+    choices: Mapping[str, Candidate],
+    batches: Sequence[Tensor],
+    metrics: Mapping[str, LayerMetric],
+    *,
+    which: Which,
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Refits the chosen blocks of `compressed` in forward order against `dense`, and sets their means right.
+
+    The mean of every output channel is restored in the layer's own bias or in the batch norm that
+    follows; a layer with neither keeps its shift.
+    """
+    by_name = {layer.name: layer for layer in layers if layer.name in choices}
+    channels, height, width = batches[0].shape[1:]
+    norms = find_batch_norms(compressed, by_name, (channels, height, width))
+    ticks = progress.track(iter(by_name), "repair", total=len(by_name))
+
+    def visit(name: str, inputs: list[list[Tensor]]) -> None:
+        next(ticks, None)
+        layer, block, module = by_name[name], choices[name].blocks[0], layer_named(compressed, name)
+        kernel = weight_of(layer_named(dense, name)).double()
+        fit = _fit(layer, kernel, inputs[0], inputs[1], metrics[name].output, seed)
+        _refit_(module, block, layer, fit.target, which)
+        after = equivalent_kernel(block, kernels_of(module))
+        shift = kernel.flatten(1) @ fit.wanted_mean - after.flatten(1) @ fit.seen_mean
+        _shift_mean_(block_layers(module)[0][-1], norms.get(name), shift)
+
+    run_in_step([compressed, dense], list(by_name), batches, visit)
+    for _ in ticks:  # close the bar
+        pass
+
+
+def _refit_(module: nn.Module, block: Block, layer: Layer, target: Target, which: Which) -> None:
+    if which == "none":
+        return
+    kernels = kernels_of(module)
+    with torch.enable_grad():
+        if which == "second" and len(block.branches) == 1:
+            kernels = solve_last(block, kernels, layer.op, target)
+        else:
+            kernels = refine(block, kernels, layer.op, target)
+    fill_(module, kernels)
+
+
+def _shift_mean_(last: nn.Module, norm: nn.BatchNorm2d | None, shift: Tensor) -> None:
+    if isinstance(last.bias, Tensor):
+        last.bias.add_(shift.to(last.bias))
+    elif norm is not None and norm.running_mean is not None:
+        norm.running_mean.sub_(shift.to(norm.running_mean))
+
+
+def _fit(
+    layer: Layer,
+    kernel: Tensor,
+    students: list[Tensor],
+    teachers: list[Tensor],
+    output: Tensor | None,
+    seed: int,
+) -> Fit:
+    per_image = patches_per_image(layer.op, sum(len(x) for x in students))
+    size = kernel[0].numel()
+    moments = torch.zeros(2, size, size, dtype=torch.float64)
+    means = torch.zeros(2, size, dtype=torch.float64)
+    count = 0
+    for index, (student, teacher) in enumerate(zip(students, teachers, strict=True)):
+        seen = sample_patches(student, layer.op, per_image, seed + index)
+        wanted = sample_patches(teacher, layer.op, per_image, seed + index)
+        moments += torch.stack([seen.T @ seen, wanted.T @ seen])
+        means += torch.stack([seen.sum(0), wanted.sum(0)])
+        count += len(seen)
+    moments, means = moments / count, means / count
+    weight = torch.eye(len(kernel), dtype=torch.float64) if output is None else output
+    # centred: the means are set right afterwards, so the kernel need not spend itself on them
+    moment = moments[0] - torch.outer(means[0], means[0])
+    cross = moments[1] - torch.outer(means[1], means[0])
+    return Fit(Target(moment, kernel.flatten(1) @ cross, weight), means[0], means[1])

@@ -1,0 +1,78 @@
+"""A compressed model on disk: `plan.json` says what was replaced, `weights.safetensors` holds the rest.
+
+Loading needs neither pickle nor the code that searched: the plan spells out every operator.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from edgecompress.core.store import read_record, write_record
+from edgecompress.core.types import Plan
+from edgecompress.errors import ArtefactError
+from edgecompress.nets.modules import block_module, replace_
+from edgecompress.nets.sources import build_module
+
+PLAN_FILE = "plan.json"
+WEIGHTS_FILE = "weights.safetensors"
+
+
+def save_artefact(directory: Path, plan: Plan, model: nn.Module) -> None:
+    """Writes both files; the directory should be one that is renamed when complete."""
+    write_record(directory / PLAN_FILE, plan)
+    state = {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}
+    save_file(state, directory / WEIGHTS_FILE)
+
+
+def load(path: str | Path, *, model: nn.Module | None = None) -> nn.Module:
+    """Rebuilds the compressed model of a run or artefact directory, in eval mode.
+
+    `model` is the dense network to start from when its source is not at hand; it is changed in place.
+
+    Raises:
+        ArtefactError: a file is missing or damaged, or the weights do not fit the plan.
+        ModelError: the model's source cannot be found.
+    """
+    directory = Path(path)
+    plan = read_plan(directory)
+    network = build_module(plan.model) if model is None else model
+    rewrite_(network, plan)
+    _fill_(network, directory / WEIGHTS_FILE)
+    return network.eval()
+
+
+def read_plan(directory: Path) -> Plan:
+    """Reads the plan of a run or artefact directory.
+
+    Raises:
+        ArtefactError: there is none, or it is damaged.
+    """
+    return read_record(directory / PLAN_FILE, Plan)
+
+
+def rewrite_(network: nn.Module, plan: Plan) -> None:
+    """Puts the blocks of a plan in place of the layers it names, with random weights."""
+    for choice in plan.choices:
+        for name, block in zip(choice.layers, choice.blocks, strict=True):
+            replace_(network, name, block_module(block))
+
+
+def _fill_(network: nn.Module, file: Path) -> None:
+    try:
+        state = load_file(file)
+    except FileNotFoundError:
+        raise ArtefactError(f"{file}: there is no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise ArtefactError(f"{file}: cannot be read: {error}") from None
+    wanted = network.state_dict()
+    odd = sorted(wanted.keys() ^ state.keys())
+    odd += sorted(k for k in wanted.keys() & state.keys() if wanted[k].shape != state[k].shape)
+    if odd:
+        raise ArtefactError(
+            f"{file}: does not fit {PLAN_FILE}: {', '.join(odd[:5])}; was one of them replaced?"
+        )
+    network.load_state_dict(state)

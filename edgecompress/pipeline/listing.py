@@ -1,0 +1,89 @@
+"""`edgecompress list`: what can be named on the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from importlib import metadata
+
+from edgecompress.core.plugins import Plugin, discover
+from edgecompress.core.results import ListItem, ListResult
+from edgecompress.errors import ConfigError
+
+
+def list_kind(kind: str) -> ListResult:
+    """Returns the names of one kind, each with a line about it.
+
+    Raises:
+        ConfigError: there is no such kind; the message lists the known ones.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"list {kind!r}: no such kind; known are: {', '.join(KINDS)}")
+    return ListResult(kind=kind, items=KINDS[kind]())
+
+
+def _items(plugins: Mapping[str, Plugin], *, prefix: str = "") -> tuple[ListItem, ...]:
+    return tuple(
+        ListItem(name=prefix + name, summary=plugin.summary) for name, plugin in sorted(plugins.items())
+    )
+
+
+# Each imports what it lists and no more: most of it brings torch along.
+
+
+def _models() -> tuple[ListItem, ...]:
+    from edgecompress.nets import zoo
+    from edgecompress.nets.entries import Entry
+
+    others = (
+        ListItem(name="torchvision:NAME", summary="any classifier of torchvision; bring the weights"),
+        ListItem(name="timm:NAME", summary="any model of timm (extra: timm); bring the weights"),
+        ListItem(name="python:pkg.mod:factory", summary="a function or class of an importable module"),
+        ListItem(name="path/file.py:factory", summary="a function or class of your own file"),
+    )
+    return _items(discover(zoo, Entry), prefix="zoo:") + others
+
+
+def _methods() -> tuple[ListItem, ...]:
+    from edgecompress import methods
+    from edgecompress.methods.contract import Method
+
+    return _items(discover(methods, Method))
+
+
+def _factors() -> tuple[ListItem, ...]:
+    from edgecompress import factors
+    from edgecompress.factors.contract import Factors
+
+    return _items(discover(factors, Factors))
+
+
+def _rank_selections() -> tuple[ListItem, ...]:
+    from edgecompress.search import ranks
+    from edgecompress.search.contract import Selection
+
+    return _items(discover(ranks, Selection))
+
+
+def _data() -> tuple[ListItem, ...]:
+    from edgecompress.data import readers
+    from edgecompress.data.sources import Reader
+
+    return _items(discover(readers, Reader))
+
+
+def _devices() -> tuple[ListItem, ...]:
+    cores = os.cpu_count() or 1
+    runtime = f"onnxruntime {metadata.version('onnxruntime')}"
+    return (ListItem(name="local", summary=f"this machine, {cores} cores, {runtime}"),)
+
+
+KINDS: Mapping[str, Callable[[], tuple[ListItem, ...]]] = {
+    "models": _models,
+    "methods": _methods,
+    "factors": _factors,
+    "rank-selections": _rank_selections,
+    "data": _data,
+    "devices": _devices,
+}
+"""What can be listed."""

@@ -1,0 +1,211 @@
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from edgecompress.core.results import (
+    CompressResult,
+    DoctorItem,
+    DoctorResult,
+    InspectResult,
+    LayerChange,
+    LayerCost,
+    ListItem,
+    ListResult,
+    ModelSummary,
+    ParityResult,
+    QuickstartResult,
+    SplitSummary,
+)
+from edgecompress.core.types import Accuracy, ModelRef, Plan, Preprocess
+from edgecompress.report.numbers import change, count, megabytes, shape, share
+from edgecompress.report.text import render
+
+LONG_NAME = "features.17.block.3.inverted_bottleneck.pointwise_projection"
+MODEL = ModelRef(source="torchvision:mobilenet_v2", preprocess=Preprocess(size=(224, 224)))
+INSPECT = InspectResult(
+    model=MODEL,
+    params=3_504_872,
+    macs=300_774_272,
+    weight_bytes=14_019_488,
+    layers=(
+        LayerCost(
+            name=LONG_NAME,
+            kind="conv2d",
+            params=307_200,
+            macs=15_052_800,
+            weight_bytes=1_228_800,
+            activation_bytes=62_720,
+            in_shape=(960, 7, 7),
+            out_shape=(320, 7, 7),
+            detail="1x1",
+        ),
+        LayerCost(
+            name="classifier.1",
+            kind="linear",
+            params=1_281_000,
+            macs=1_280_000,
+            weight_bytes=5_124_000,
+            activation_bytes=4_000,
+            in_shape=(1280,),
+            out_shape=(1000,),
+        ),
+    ),
+    targets=(LONG_NAME,),
+    skipped=(("features.1.conv.0.0", "grouped convolution"),),
+)
+COMPRESS = CompressResult(
+    run="runs/compress-mobilenet_v2-001",
+    plan=Plan(model=MODEL, skipped=(("features.1.conv.0.0", "grouped convolution"),)),
+    dense=ModelSummary(
+        params=3_504_872,
+        macs=300_774_272,
+        weight_bytes=14_019_488,
+        accuracy=Accuracy(top1=71.88, top5=90.3, images=500),
+    ),
+    compressed=ModelSummary(
+        params=1_752_436,
+        macs=150_387_136,
+        weight_bytes=7_009_744,
+        accuracy=Accuracy(top1=70.5, top5=89.1, images=500),
+    ),
+    layers=(
+        LayerChange(
+            name=LONG_NAME,
+            in_size=(7, 7),
+            family="S4(8)+S3",
+            ranks=(12, 108),
+            params_before=307_200,
+            params_after=30_720,
+            macs_before=15_052_800,
+            macs_after=1_505_280,
+        ),
+    ),
+    split=SplitSummary(source="photos", calibration=512, selection=256, report=500, seed=7, sha256="ab" * 32),
+    steps=(("local search", "kept, loss 0.31 to 0.29"),),
+    seconds={"calibration": 12.5, "search": 3.25},
+)
+PARITY = ParityResult(
+    file="model.onnx", format="onnx", images=64, max_abs_diff=2.4e-6, max_rel_diff=1e-6, top1_agreement=1
+)
+QUICKSTART = QuickstartResult(compress=COMPRESS, exports=(PARITY,), dense_onnx=PARITY, seconds=93.2)
+DOCTOR = DoctorResult(
+    items=(
+        DoctorItem(
+            name="torch", needed_for="everything", found="2.13.0", how="pip install torch", required=True
+        ),
+        DoctorItem(name="onnx", needed_for="export", found=None, how="pip install onnx", required=True),
+        DoctorItem(name="adb", needed_for="phones", found=None, how="apt-get install adb", required=False),
+    )
+)
+LIST = ListResult(kind="methods", items=(ListItem(name="lowrank", summary="two factors for one layer"),))
+
+
+def text_of(result, width=80):
+    out = io.StringIO()
+    Console(file=out, width=width, highlight=False).print(render(result))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "result", [INSPECT, COMPRESS, QUICKSTART, DOCTOR, LIST], ids=lambda r: type(r).__name__
+)
+def test_reports_fit_80_columns_and_cut_nothing_off(result):
+    text = text_of(result)
+    assert text.strip()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+
+
+def test_inspect_shows_every_layer_its_share_and_the_totals():
+    text = text_of(INSPECT, width=140)
+    for part in (LONG_NAME + "*", "conv2d 1x1", "960x7x7", "320x7x7", "307.2 k", "15.05 M", "5.0 %"):
+        assert part in text
+    assert "3.505 M parameters, 300.8 M MACs, 14.02 MB" in text
+    assert "classifier.1*" not in text
+    assert "left alone: features.1.conv.0.0: grouped convolution" in text
+
+
+def test_a_folded_layer_name_is_still_whole():
+    lines = text_of(INSPECT).splitlines()
+    width = next(line for line in lines if line.startswith("layer")).index("kind")
+    first_column = "".join(line[:width].strip() for line in lines)
+    assert LONG_NAME + "*" in first_column
+
+
+def test_compress_shows_before_after_and_change():
+    rows = {line.split()[0]: line for line in text_of(COMPRESS).splitlines() if line.strip()}
+    assert rows["top-1"].split()[2:] == ["71.88", "70.50", "-1.38", "pp"]
+    assert rows["parameters"].split()[1:] == ["3.505", "M", "1.752", "M", "-50.0", "%"]
+    assert rows["MACs"].split()[-2:] == ["-50.0", "%"]
+    assert rows["weights"].split()[1:] == ["14.02", "MB", "7.01", "MB", "-50.0", "%"]
+
+
+def test_compress_shows_layers_splits_steps_skips_times_and_the_run():
+    text = text_of(COMPRESS, width=140)
+    for part in (
+        "S4(8)+S3",
+        "12,108",
+        "-90.0 %",
+        "512 calibration, 256 selection, 500 report",
+        "local search: kept",
+        "left alone: features.1.conv.0.0",
+        "15.8 in all",
+        "runs/compress-mobilenet_v2-001",
+    ):
+        assert part in text
+
+
+def test_without_images_there_is_no_accuracy_and_no_split():
+    without = ModelSummary(params=1, macs=1, weight_bytes=4)
+    text = text_of(COMPRESS.model_copy(update={"dense": without, "compressed": without, "split": None}))
+    assert "top-1" not in text
+    assert "calibration," not in text
+
+
+def test_quickstart_shows_how_the_exported_files_agree():
+    text = text_of(QUICKSTART)
+    assert text.count("model.onnx") == 2
+    for part in ("100.0 %", "2.4e-06", "93 s in all"):
+        assert part in text
+
+
+def test_doctor_says_how_to_get_what_is_missing_and_only_that():
+    text = text_of(DOCTOR)
+    assert "onnx (required): pip install onnx" in text
+    assert "adb: apt-get install adb" in text
+    assert "pip install torch" not in text
+
+
+def test_markup_in_names_is_shown_as_it_is():
+    item = ListItem(name="[bold]odd[/bold]", summary="[link] of the user")
+    assert "[bold]odd[/bold]" in text_of(ListResult(kind="data", items=(item,)))
+
+
+@given(st.integers(0, 10**13))
+def test_a_count_is_short_and_keeps_four_figures(value):
+    text = count(value)
+    number, _, unit = text.partition(" ")
+    back = float(number) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[unit]
+    assert abs(back - value) <= 0.0005 * value
+    assert len(text) <= 9
+
+
+@given(st.integers(1, 10**12), st.integers(0, 10**12))
+def test_a_change_always_has_a_sign(before, after):
+    text = change(before, after)
+    assert text.startswith("-" if after < before else "+")
+    assert float(text.removesuffix(" %")) == pytest.approx(
+        100 * (after - before) / before, rel=1e-9, abs=0.051
+    )
+
+
+def test_figures_without_a_base_are_left_empty():
+    assert change(0, 3) == share(3, 0) == ""
+
+
+def test_sizes_and_shapes_read_as_people_write_them():
+    assert megabytes(14_019_488) == "14.02 MB"
+    assert shape((3, 224, 224)) == "3x224x224"
