@@ -38,7 +38,7 @@ def compress(
         str, typer.Option(metavar="A,B", help="Ways to rewrite layers; see `edgecompress list methods`.")
     ] = "lowrank",
     families: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these families of the methods, as S1,S2.")
+        str | None, typer.Option(metavar="A,B", help="Only these families of the methods, as S2,S4.")
     ] = None,
     rank_selection: Annotated[
         str,
@@ -47,12 +47,12 @@ def compress(
     factors: Annotated[
         str, typer.Option(metavar="NAME", help="How factors are found; see `edgecompress list factors`.")
     ] = "aware",
-    refit: Annotated[bool, typer.Option(help="Fit the second factor to the dense layer's outputs.")] = True,
+    refit: Annotated[bool, typer.Option(help="Fit the factors to the dense layers' outputs, first layer to last.")] = True,
     local_search: Annotated[bool, typer.Option(help="Improve the ranks by the true loss.")] = True,
     batch_norm: Annotated[
         str,
         typer.Option(
-            metavar="auto|keep|reestimate", help="Batch-norm statistics; auto keeps what is better."
+            metavar="auto|keep|correct", help="Batch-norm statistics; auto keeps what is better."
         ),
     ] = "auto",
     layers: Annotated[

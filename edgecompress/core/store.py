@@ -56,14 +56,22 @@ def replacing(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        _sync(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        raise ArtefactError(f"{path}: could not be written: {error.strerror or error}") from None
+        with _blaming(path):
+            yield temporary
+            _sync(temporary)
+            temporary.chmod(0o644)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Says of an error of the file system which file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ArtefactError(f"{path}: could not be written: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager
@@ -79,19 +87,18 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
-        _move_into_place(temporary, path)
-    except OSError as error:
-        raise ArtefactError(f"{path}: could not be written: {error.strerror or error}") from None
+        with _blaming(path):
+            _move_into_place(temporary, path, replace=replace)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _move_into_place(temporary: Path, path: Path) -> None:
+def _move_into_place(temporary: Path, path: Path, *, replace: bool) -> None:
     temporary.chmod(0o755)
     for file in temporary.rglob("*"):
         if file.is_file():
             _sync(file)
-    if path.exists():  # keep the old one until the new one stands
+    if path.exists() and replace:  # keep the old one until the new one stands
         old = path.with_name(f".{path.name}.old")
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)

@@ -22,10 +22,17 @@ WEIGHTS_FILE = "weights.safetensors"
 
 
 def save_artefact(directory: Path, plan: Plan, model: nn.Module) -> None:
-    """Writes both files; the directory should be one that is renamed when complete."""
+    """Writes both files; the directory should be one that is renamed when complete.
+
+    Raises:
+        ArtefactError: the disk is full.
+    """
     write_record(directory / PLAN_FILE, plan)
     state = {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}
-    save_file(state, directory / WEIGHTS_FILE)
+    try:
+        save_file(state, directory / WEIGHTS_FILE)
+    except (SafetensorError, OSError) as error:
+        raise ArtefactError(f"{directory / WEIGHTS_FILE}: could not be written: {error}") from None
 
 
 def load(path: str | Path, *, model: nn.Module | None = None) -> nn.Module:

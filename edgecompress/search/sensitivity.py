@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from edgecompress.core.progress import Progress
@@ -13,7 +14,7 @@ from edgecompress.core.types import Candidate, Layer
 from edgecompress.errors import UnsupportedLayer
 from edgecompress.methods.contract import Fill, Method
 from edgecompress.nets.chains import equivalent_kernel
-from edgecompress.nets.metric import LayerMetric, kernel_error
+from edgecompress.nets.metric import PLAIN, LayerMetric, kernel_error
 from edgecompress.search.contract import Options
 
 CHEAP_ENTRIES = 1 << 16
@@ -62,11 +63,13 @@ def predicted_errors(
 def _errors(
     options: Options, methods: Mapping[str, Method], kernel: Tensor, metric: LayerMetric
 ) -> tuple[float, ...]:
+    """Plain errors are relative to the layer: without statistics layers have no common scale."""
+    scale = 1 / kernel_error(kernel, torch.zeros_like(kernel), metric) if metric is PLAIN else 1.0
     errors: list[float] = []
     for (name, _), group in itertools.groupby(options.candidates, key=lambda c: (c.method, c.family)):
         fill = methods[name].factorise(kernel, options.layer, metric)
         errors += _family_errors(list(group), fill, kernel, metric)
-    return tuple(errors)
+    return tuple(scale * error for error in errors)
 
 
 def _family_errors(

@@ -1,0 +1,261 @@
+"""Post-training compression: statistics once, then any number of budgets from one table.
+
+prepare   statistics of the dense model, candidates of every layer with their predicted harm
+compress_to   choose under a budget, build, improve by the true loss, repair
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from edgecompress import factors, methods
+from edgecompress.core.plugins import discover, pick
+from edgecompress.core.progress import Progress
+from edgecompress.core.types import Layer, Metric
+from edgecompress.errors import ConfigError
+from edgecompress.factors.batch_norm import correct_statistics_
+from edgecompress.factors.contract import Factors
+from edgecompress.factors.repair import Which, repair_
+from edgecompress.methods.contract import Method
+from edgecompress.nets.chains import filled_block
+from edgecompress.nets.metric import LayerMetric
+from edgecompress.nets.modules import layer_named, replace_, weight_of
+from edgecompress.pipeline.evaluate import divergence, log_probabilities
+from edgecompress.search import ranks
+from edgecompress.search.contract import Choices, Options, Problem, Selection, dense_shape_cost, shape_cost
+from edgecompress.search.local import improve
+from edgecompress.search.sensitivity import layer_candidates, predicted_errors
+
+LOCAL_SEARCH_EVALUATIONS = 40
+BATCH_NORM = ("auto", "keep", "correct")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to compress: the options of `edgecompress compress` that change the result."""
+
+    methods: tuple[str, ...] = ("lowrank",)
+    families: tuple[str, ...] = ()
+    rank_selection: str = "exact"
+    factors: str = "aware"
+    refit: Which = "both"
+    local_search: bool = True
+    batch_norm: str = "auto"
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises ConfigError for a name that is not known, before any time is spent."""
+        for name in self.methods:
+            pick(discover(methods, Method), name, what="method")
+        pick(discover(ranks, Selection), self.rank_selection, what="rank selection")
+        pick(discover(factors, Factors), self.factors, what="factors")
+        if self.batch_norm not in BATCH_NORM:
+            raise ConfigError(
+                f"batch norm {self.batch_norm!r} is not known; known are: {', '.join(BATCH_NORM)}"
+            )
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether calibration images are used at all."""
+        return (
+            self.factors != "plain" or self.refit != "none" or self.batch_norm != "keep" or self.local_search
+        )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The dense model and the images that may be used on it."""
+
+    model: nn.Module
+    layers: tuple[Layer, ...]
+    """The layers to compress, in forward order."""
+    total: Mapping[Metric, float]
+    """Cost of the whole dense model."""
+    calibration: Sequence[Tensor] = ()
+    """Batches that shape the weights."""
+    selection: Sequence[Tensor] = ()
+    """Batches that choose between alternatives."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that does not depend on the budget."""
+
+    setting: Setting
+    recipe: Recipe
+    selection: Selection
+    kernels: Mapping[str, Tensor]
+    metrics: Mapping[str, LayerMetric]
+    options: tuple[Options, ...]
+    skipped: tuple[tuple[str, str], ...]
+    seconds: Mapping[str, float]
+
+    def problem(self, metric: Metric, limit: float) -> Problem:
+        """Returns the allocation problem for one budget."""
+        dense_cost = dense_shape_cost(metric)
+        targets = sum(dense_cost(o.layer) for o in self.options)
+        fixed = self.setting.total[metric] - targets
+        return Problem(self.options, self.kernels, metric, limit, fixed, shape_cost(metric), dense_cost)
+
+
+@dataclass
+class Compressed:
+    """A compressed network and how it came about."""
+
+    module: nn.Module
+    choices: Choices
+    steps: list[tuple[str, str]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def prepare(setting: Setting, recipe: Recipe, progress: Progress) -> Prepared:
+    """Collects statistics and candidates."""
+    recipe.check()
+    seconds: dict[str, float] = {}
+    chosen = {name: discover(methods, Method)[name] for name in recipe.methods}
+    selection = discover(ranks, Selection)[recipe.rank_selection]
+    with _timed(seconds, "statistics"):
+        options, skipped = _candidates(setting.layers, chosen, recipe.families)
+        layers = [o.layer for o in options]
+        finder = discover(factors, Factors)[recipe.factors]
+        metrics = finder.metrics(setting.model, layers, setting.calibration, recipe.seed, progress)
+        kernels = {one.name: weight_of(layer_named(setting.model, one.name)).double() for one in layers}
+    if selection.needs_errors:
+        with _timed(seconds, "sensitivities"):
+            options = predicted_errors(options, chosen, kernels, metrics, progress)
+    return Prepared(setting, recipe, selection, kernels, metrics, options, skipped, seconds)
+
+
+def _candidates(
+    layers: Sequence[Layer], chosen: Mapping[str, Method], families: Sequence[str]
+) -> tuple[tuple[Options, ...], tuple[tuple[str, str], ...]]:
+    options, skipped = [], []
+    for layer in layers:
+        found, reason = layer_candidates(layer, chosen.values(), families)
+        if reason is None:
+            options.append(Options(layer, found))
+        else:
+            skipped.append((layer.name, reason))
+    return tuple(options), tuple(skipped)
+
+
+def compress_to(prepared: Prepared, metric: Metric, limit: float, progress: Progress) -> Compressed:
+    """Compresses to a cost of at most `limit` for the whole model.
+
+    Raises:
+        BudgetError: that cannot be reached.
+    """
+    seconds = dict(prepared.seconds)
+    problem = prepared.problem(metric, limit)
+    with _timed(seconds, "allocation"):
+        choices = prepared.selection.select(problem)
+    with _timed(seconds, "factors"):
+        result = Compressed(_built(prepared, choices), choices, seconds=seconds)
+    if prepared.recipe.local_search and prepared.selection.needs_errors and choices:
+        with _timed(seconds, "local search"):
+            _search_locally_(result, prepared, problem, progress)
+    if prepared.recipe.refit != "none" and result.choices:
+        with _timed(seconds, "repair"):
+            _repair_(result, prepared, progress)
+    if prepared.recipe.batch_norm != "keep" and result.choices:
+        with _timed(seconds, "batch norm"):
+            _correct_batch_norm_(result, prepared)
+    return result
+
+
+def _built(prepared: Prepared, choices: Choices) -> nn.Module:
+    network = copy.deepcopy(prepared.setting.model)
+    for name in choices:
+        replace_(network, name, _block(prepared, choices, name))
+    return network
+
+
+def _block(prepared: Prepared, choices: Choices, name: str) -> nn.Module:
+    """Returns what stands at `name` under these choices, with freshly found factors."""
+    dense = layer_named(prepared.setting.model, name)
+    if name not in choices:
+        return copy.deepcopy(dense)
+    choice = choices[name]
+    layer = next(o.layer for o in prepared.options if o.layer.name == name)
+    method = discover(methods, Method)[choice.method]
+    fill = method.factorise(prepared.kernels[name], layer, prepared.metrics[name])
+    bias = dense.bias if isinstance(dense.bias, Tensor) else None
+    return filled_block(choice.blocks[0], fill(choice), bias)
+
+
+def _search_locally_(result: Compressed, prepared: Prepared, problem: Problem, progress: Progress) -> None:
+    batches = prepared.setting.calibration
+    reference = log_probabilities(prepared.setting.model, batches)
+    standing = dict(result.choices)
+
+    def loss(choices: Choices) -> float:
+        for name in standing.keys() | choices.keys():
+            if standing.get(name) != choices.get(name):
+                replace_(result.module, name, _block(prepared, choices, name))
+        standing.clear()
+        standing.update(choices)
+        return divergence(result.module, batches, reference)
+
+    found = improve(
+        problem, result.choices, loss, max_evaluations=LOCAL_SEARCH_EVALUATIONS, progress=progress
+    )
+    loss(found.choices)  # leaves the network as chosen
+    result.choices = found.choices
+    told = (
+        f"{found.trades} of {found.evaluations} trades kept, {_change(found.loss_before, found.loss_after)}"
+    )
+    result.steps.append(("local search", told))
+
+
+def _repair_(result: Compressed, prepared: Prepared, progress: Progress) -> None:
+    setting, recipe = prepared.setting, prepared.recipe
+    batches = setting.selection or setting.calibration
+    reference = log_probabilities(setting.model, batches)
+    before = divergence(result.module, batches, reference)
+    repair_(
+        result.module,
+        setting.model,
+        setting.layers,
+        result.choices,
+        setting.calibration,
+        prepared.metrics,
+        which=recipe.refit,
+        seed=recipe.seed,
+        progress=progress,
+    )
+    after = divergence(result.module, batches, reference)
+    result.steps.append(("refit", f"{recipe.refit} factors, {_change(before, after)}"))
+
+
+def _correct_batch_norm_(result: Compressed, prepared: Prepared) -> None:
+    setting = prepared.setting
+    attempt = copy.deepcopy(result.module)
+    if correct_statistics_(attempt, setting.model, setting.calibration) == 0:
+        return
+    batches = setting.selection or setting.calibration
+    reference = log_probabilities(setting.model, batches)
+    before = divergence(result.module, batches, reference)
+    after = divergence(attempt, batches, reference)
+    kept = prepared.recipe.batch_norm == "correct" or after < before
+    if kept:
+        result.module = attempt
+    result.steps.append(("batch norm", f"{'kept' if kept else 'dropped'}, {_change(before, after)}"))
+
+
+def _change(before: float, after: float) -> str:
+    return f"divergence from the dense model {before:.4f} -> {after:.4f}"
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = time.perf_counter() - start
