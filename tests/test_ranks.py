@@ -1,7 +1,6 @@
 """Each rank rule against its own definition, by brute force."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from edgecompress.errors import BudgetError, ConfigError
 from edgecompress.methods.lowrank import pair_candidate
 from edgecompress.nets.families import Family, family_named, max_rank, to_matrices
 from edgecompress.search.contract import Options, dense_shape_cost, shape_cost
-from edgecompress.search.knob import meet_limit
+from edgecompress.search.knob import Ladder, meet_limit
 from edgecompress.search.ranks import alds, energy, f_group, global_values, lr_s2, trp, uniform
 from edgecompress.search.spectra import singular_values, spectra_of
 
@@ -35,7 +34,7 @@ def ids(selection):
     return selection.name
 
 
-def svdvals(layer, family, kernel):
+def svdvals(family, kernel):
     """Returns the singular values of one-slice families by a real SVD."""
     return torch.linalg.svdvals(to_matrices(family, kernel))[0]
 
@@ -46,7 +45,7 @@ def chosen_ranks(problem, choices):
         candidate = choices.get(options.layer.name)
         if candidate is not None:
             family = family_named(candidate.family)
-            values = svdvals(options.layer, family, problem.kernels[options.layer.name])
+            values = svdvals(family, problem.kernels[options.layer.name])
             yield options.layer, family, candidate.ranks[0], values
 
 
@@ -81,6 +80,13 @@ def test_singular_values_are_those_of_a_real_svd(inputs, outputs, kernel, kind, 
     )
 
 
+def test_spectra_sum_the_energies_of_slices():
+    problem = problem_of(LAYERS[:1], families=("S4(4)",))
+    (spectrum,) = spectra_of(problem, "S4(1)")
+    values = torch.linalg.svdvals(to_matrices(Family("S4", 4), problem.kernels["wide"]))
+    torch.testing.assert_close(spectrum.energies, values.square().sum(0))
+
+
 @given(costs=st.lists(st.integers(0, 50), min_size=1, max_size=30), limit=st.integers(0, 60))
 def test_the_knob_stops_at_the_last_value_within_the_limit(costs, limit):
     costs, layer = sorted(costs), LAYERS[0]
@@ -100,6 +106,19 @@ def test_the_knob_stops_at_the_last_value_within_the_limit(costs, limit):
 
 
 ONE_LAYER = problem_of(LAYERS[:1])
+
+
+def test_a_dense_model_within_the_limit_stays_even_if_the_knob_would_not_leave_it():
+    def choose(knob):
+        return {"wide": pair_candidate(LAYERS[0], Family("S4"), 1)}
+
+    assert meet_limit(ONE_LAYER, choose, [0.0, 1.0]) == {}
+
+
+def test_a_rank_worth_no_more_than_the_threshold_is_dropped():
+    ladder = Ladder(LAYERS[0], Family("S4"), torch.tensor([4.0, 2.0, 2.0, 1.0]))
+    assert [ladder.rank(threshold) for threshold in (5, 4, 3, 2, 1, 0)] == [1, 1, 1, 1, 3, 4]
+    assert [ladder.rank(5, rank_min=least) for least in (1, 3, 9)] == [1, 3, 4]
 
 
 @pytest.mark.parametrize("selection", THRESHOLD_RULES, ids=ids)
@@ -224,7 +243,7 @@ def test_only_absolute_values_depend_on_the_scale_of_a_kernel():
 def test_the_threshold_of_lr_s2_is_the_minimum_of_its_objective(exponent, metric):
     problem, h = LR_S2_PROBLEMS[metric], 10**exponent
     for ladder in lr_s2.ladders(problem, published=False):
-        values = svdvals(ladder.layer, ladder.family, problem.kernels[ladder.layer.name])
+        values = svdvals(ladder.family, problem.kernels[ladder.layer.name])
 
         def objective(rank, ladder=ladder, values=values):
             cost = problem.cost(pair_candidate(ladder.layer, ladder.family, rank))
@@ -321,94 +340,3 @@ def test_f_group_slices_by_rank_and_cuts_narrow_layers_hardest():
 def test_f_group_cannot_shrink_pointwise_layers():
     with pytest.raises(BudgetError):
         f_group.SELECTION.select(problem_of((conv("point", 16, 16, 1), linear("head", 16, 16)), share=0.9))
-
-
-# ALDS
-
-
-@pytest.fixture(scope="module")
-def rows():
-    problem = problem_of((conv("a", 4, 6), conv("b", 6, 5, stride=2, bias=True), conv("c", 8, 7, 1)))
-    return [alds.row_of(options, problem, "params") for options in problem.options]
-
-
-def budgets(rows):
-    least, dense = alds.least_cost(rows), sum(row.dense_cost for row in rows)
-    return [least, *range(least + 7, dense, (dense - least) // 6), dense]
-
-
-def cost_of_fit(rows, fit):
-    parts = zip(rows, fit.picks, fit.ranks, strict=True)
-    return sum(min(row.dense_cost, rank * row.slicings[pick].rank_cost) for row, pick, rank in parts)
-
-
-def test_alds_errors_are_the_worst_discarded_singular_values(rows):
-    kernel = problem_of((conv("a", 4, 6),)).kernels["a"]
-    norm = torch.linalg.matrix_norm(kernel.flatten(1), 2)
-    for slicing in rows[0].slicings:
-        values = torch.linalg.svdvals(to_matrices(slicing.family, kernel))
-        expected = [float(values[:, r].max() / norm) for r in range(values.shape[1])] + [0.0]
-        assert slicing.errors == pytest.approx(expected, abs=1e-7)
-        assert slicing.rank_cost == pair_candidate(conv("a", 4, 6), slicing.family, 1).params
-    assert [slicing.family.name for slicing in rows[0].slicings] == ["S4(1)", "S4(2)", "S4(4)"]
-
-
-def test_alds_ranks_have_the_least_largest_error_for_their_slicing(rows):
-    picks = (1, 0, 0)
-    slicings = [row.slicings[pick] for row, pick in zip(rows, picks, strict=True)]
-    for budget in budgets(rows):
-        fit = alds.fit_ranks(rows, picks, budget)
-        every = itertools.product(*(range(1, len(s.errors)) for s in slicings))
-        fits = [alds.Fit(picks, ranks, alds._largest_error(rows, slicings, ranks)) for ranks in every]
-        possible = [other.error for other in fits if cost_of_fit(rows, other) <= budget]
-        if not possible:
-            assert fit is None
-        else:
-            assert cost_of_fit(rows, fit) <= budget
-            assert fit.error == pytest.approx(min(possible))
-
-
-def test_alds_is_no_worse_than_any_of_its_starts(rows):
-    for budget in budgets(rows):
-        best = alds.solve(rows, budget)
-        assert cost_of_fit(rows, best) <= budget
-        for picks in alds.starts(rows):
-            start = alds.fit_ranks(rows, picks, budget)
-            assert start is None or best.error <= start.error
-
-
-def test_alds_never_gets_worse_from_round_to_round(rows):
-    for budget in budgets(rows):
-        for picks in alds.starts(rows):
-            fit = alds.fit_ranks(rows, picks, budget)
-            while fit is not None:
-                after = alds.fit_ranks(rows, alds._reslice(rows, fit), budget)
-                assert after is not None
-                assert after.error <= fit.error
-                if after.error == fit.error:
-                    break
-                fit = after
-
-
-def test_alds_starts_near_three_five_seven_and_nine_slices():
-    problem = problem_of((conv("twelve", 12, 8), conv("seven", 7, 8)))
-    rows = [alds.row_of(options, problem, "params") for options in problem.options]
-    starts = alds.starts(rows)
-    assert len(starts) == alds.STARTS
-    slices = [[row.slicings[pick].family.slices for row, pick in zip(rows, s, strict=True)] for s in starts]
-    assert slices[:4] == [[3, 1], [4, 7], [6, 7], [6, 7]]
-
-
-@pytest.mark.parametrize("metric", ["macs", "params"])
-def test_each_form_of_alds_uses_up_its_own_kind_of_budget(metric):
-    own = alds.BY_PARAMS if metric == "params" else alds.BY_MACS
-    problem = problem_of(metric=metric, share=0.7)
-    total = problem.total(own.select(problem))
-    assert 0.9 * problem.limit < total <= problem.limit
-
-
-def test_spectra_sum_the_energies_of_slices():
-    problem = problem_of(LAYERS[:1], families=("S4(4)",))
-    (spectrum,) = spectra_of(problem, "S4(1)")
-    values = torch.linalg.svdvals(to_matrices(Family("S4", 4), problem.kernels["wide"]))
-    torch.testing.assert_close(spectrum.energies, values.square().sum(0))

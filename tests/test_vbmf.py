@@ -54,6 +54,19 @@ def test_the_noise_variance_is_the_global_minimum():
     assert energies[0] <= energies.min() + 1e-3
 
 
+@pytest.mark.parametrize("shape", [(30, 90), (50, 50)])
+def test_the_noise_is_what_the_shrunken_signal_leaves_over(shape):
+    """The stationary point in the form the estimator of the matrix itself gives."""
+    shorter, longer = shape
+    values = np.linalg.svd(matrix(*shape, 4, noise=0.7), compute_uv=False)
+    variance = vbmf.noise_variance(values, longer=longer)
+    kept = values[: vbmf.signal_rank(values, longer=longer)]
+    ratio = 1 - (shorter + longer) * variance / kept**2
+    shrunken = kept / 2 * (ratio + np.sqrt(ratio**2 - 4 * shorter * longer * variance**2 / kept**4))
+    left_over = ((values**2).sum() - (kept * shrunken).sum()) / (shorter * longer)
+    assert variance == pytest.approx(left_over, rel=1e-4)
+
+
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 0.5, 1.0])
 def test_the_threshold_is_where_a_direction_starts_to_pay(alpha):
     edge = (1 + np.sqrt(alpha)) ** 2  # of the noise's own singular values

@@ -47,13 +47,13 @@ def compress(
     factors: Annotated[
         str, typer.Option(metavar="NAME", help="How factors are found; see `edgecompress list factors`.")
     ] = "aware",
-    refit: Annotated[bool, typer.Option(help="Fit the factors to the dense layers' outputs, first layer to last.")] = True,
+    refit: Annotated[
+        bool, typer.Option(help="Fit the factors to the dense layers' outputs, first layer to last.")
+    ] = True,
     local_search: Annotated[bool, typer.Option(help="Improve the ranks by the true loss.")] = True,
     batch_norm: Annotated[
         str,
-        typer.Option(
-            metavar="auto|keep|correct", help="Batch-norm statistics; auto keeps what is better."
-        ),
+        typer.Option(metavar="auto|keep|correct", help="Batch-norm statistics; auto keeps what is better."),
     ] = "auto",
     layers: Annotated[
         str, typer.Option(metavar="paper|all|PATTERNS", help="Layers to rewrite, as layer1.*,layer2.*.")

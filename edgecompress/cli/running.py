@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ def running() -> Iterator[Progress]:
     Whatever libraries or a user's own model file print goes to stderr, so that stdout holds the
     result alone.
     """
+    # read when torch starts its threads: waiting ones must not spin away the cores of a busy machine
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with one_line_errors(), _quiet_libraries(), terminal_progress() as progress, _stdout_to_stderr():
         yield progress
 

@@ -40,6 +40,8 @@ def read_record(path: Path, kind: type[R]) -> R:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ArtefactError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise ArtefactError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ArtefactError(f"{path}: not a text file") from None
     except ValidationError as error:
@@ -51,9 +53,10 @@ def read_record(path: Path, kind: type[R]) -> R:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside `path`; on success it takes that name, on failure it is removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
+    with _blaming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
     temporary = Path(name)
     try:
         with _blaming(path):
@@ -79,12 +82,15 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yields an empty temporary directory beside `path`; on success it takes that name.
 
     Raises:
-        ArtefactError: `path` exists and `replace` is false, or the disk is full.
+        ArtefactError: `path` exists and `replace` is false or it is a file, or the disk is full.
     """
-    if path.exists() and not replace:
-        raise ArtefactError(f"{path}: already exists; give another name or pass --overwrite")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    with _blaming(path):
+        if path.exists() and not replace:
+            raise ArtefactError(f"{path}: already exists; give another name or pass --overwrite")
+        if path.exists() and not path.is_dir():
+            raise ArtefactError(f"{path}: is a file, not a run to overwrite; give another name")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
         with _blaming(path):
@@ -102,7 +108,11 @@ def _move_into_place(temporary: Path, path: Path, *, replace: bool) -> None:
         old = path.with_name(f".{path.name}.old")
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
-        temporary.rename(path)
+        try:
+            temporary.rename(path)
+        except OSError:
+            old.rename(path)
+            raise
         shutil.rmtree(old, ignore_errors=True)
     else:
         temporary.rename(path)

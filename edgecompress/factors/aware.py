@@ -55,11 +55,10 @@ def input_moments(
         sums[layer.name] = sums.get(layer.name, torch.zeros(())) + (patches.T @ patches).double()
         counts[layer.name] += len(patches)
 
+    modules = [(layer, layer_named(model, layer.name)) for layer in layers]
     hooks = [
-        layer_named(model, layer.name).register_forward_pre_hook(
-            lambda _, x, layer=layer: record(layer, x[0])
-        )
-        for layer in layers
+        module.register_forward_pre_hook(lambda _, x, layer=layer: record(layer, x[0]))
+        for layer, module in modules
     ]
     try:
         for batch in progress.track(batches, "input statistics"):
@@ -73,18 +72,27 @@ def input_moments(
 def output_moments(
     model: nn.Module, layers: Sequence[Layer], batches: Sequence[Tensor], *, seed: int, progress: Progress
 ) -> dict[str, Tensor]:
-    """Returns the mean over images of sum_positions g g^T, g = gradient at the layer's output."""
+    """Returns the mean over images of sum_positions g g^T, g = gradient at the layer's output.
+
+    Raises:
+        ModelError: the model has a single output, or no gradient gets to a layer.
+    """
     generator = torch.Generator().manual_seed(seed)
     sums: dict[str, Tensor] = {}
-    hooks = [
-        layer_named(model, layer.name).register_forward_hook(_watch_gradient(layer, sums)) for layer in layers
-    ]
+    modules = [(layer, layer_named(model, layer.name)) for layer in layers]
+    hooks = [module.register_forward_hook(_watch_gradient(layer, sums)) for layer, module in modules]
     try:
         for batch in progress.track(batches, "gradient statistics"):
             _backward_fisher_draws(model, batch, generator)
     finally:
         for hook in hooks:
             hook.remove()
+    for layer in layers:
+        if layer.name not in sums:
+            raise ModelError(
+                f"{layer.name}: no gradient reaches it; take torch.no_grad() or detach() out of the model, "
+                "pass --factors plain, or leave it out with --layers"
+            )
     images = sum(len(batch) for batch in batches) * DRAWS
     return {name: _finite(name, total / images) for name, total in sums.items()}
 
@@ -98,7 +106,8 @@ def _watch_gradient(layer: Layer, sums: dict[str, Tensor]) -> ForwardHook:
         sums[layer.name] = sums.get(layer.name, torch.zeros(())) + (rows.T @ rows).double()
 
     def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        output.register_hook(add)  # type: ignore[no-untyped-call]
+        if output.requires_grad:
+            output.register_hook(add)  # type: ignore[no-untyped-call]
 
     return hook
 
@@ -112,6 +121,10 @@ def _backward_fisher_draws(model: nn.Module, batch: Tensor, generator: torch.Gen
         with torch.enable_grad():
             logits = model(batch.detach().clone().requires_grad_())
             p = (logits.detach() / TEMPERATURE).softmax(1)
+            if p.shape[1] == 1:  # every rewrite would look harmless
+                raise ModelError("the model returns one number, not classes; pass --factors plain")
+            if not logits.requires_grad:
+                return
             for draw in range(DRAWS):
                 signs = torch.randint(0, 2, p.shape, generator=generator).to(p) * 2 - 1
                 noise = p.sqrt() * signs

@@ -25,7 +25,11 @@ def correct_statistics_(compressed: nn.Module, dense: nn.Module, batches: Sequen
 
     Each one is measured after those before it have been corrected.
     """
-    names = [name for name, module in compressed.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    names = [
+        name
+        for name, module in compressed.named_modules()
+        if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None
+    ]
 
     def visit(name: str, inputs: list[list[Tensor]]) -> None:
         norm = layer_named(compressed, name)

@@ -107,6 +107,9 @@ def _fit(
     for index, (student, teacher) in enumerate(zip(students, teachers, strict=True)):
         seen = sample_patches(student, layer.op, per_image, seed + index)
         wanted = sample_patches(teacher, layer.op, per_image, seed + index)
+        if index == 0:  # about their means, float32 products keep the digits that centring leaves
+            origins = seen.mean(0), wanted.mean(0)
+        seen, wanted = seen - origins[0], wanted - origins[1]
         moments += torch.stack([seen.T @ seen, wanted.T @ seen])
         means += torch.stack([seen.sum(0), wanted.sum(0)])
         count += len(seen)
@@ -115,4 +118,5 @@ def _fit(
     # centred: the means are set right afterwards, so the kernel need not spend itself on them
     moment = moments[0] - torch.outer(means[0], means[0])
     cross = moments[1] - torch.outer(means[1], means[0])
-    return Fit(Target(moment, kernel.flatten(1) @ cross, weight), means[0], means[1])
+    target = Target(moment, kernel.flatten(1) @ cross, weight)
+    return Fit(target, means[0] + origins[0], means[1] + origins[1])

@@ -13,7 +13,7 @@ from torch import nn
 
 from edgecompress.core.store import read_record, write_record
 from edgecompress.core.types import Plan
-from edgecompress.errors import ArtefactError
+from edgecompress.errors import ArtefactError, ModelError
 from edgecompress.nets.modules import block_module, replace_
 from edgecompress.nets.sources import build_module
 
@@ -47,7 +47,10 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> nn.Module:
     directory = Path(path)
     plan = read_plan(directory)
     network = build_module(plan.model) if model is None else model
-    rewrite_(network, plan)
+    try:
+        rewrite_(network, plan)
+    except ModelError as error:
+        raise ArtefactError(f"{directory / PLAN_FILE}: {error}; is it the plan of another model?") from None
     _fill_(network, directory / WEIGHTS_FILE)
     return network.eval()
 

@@ -22,23 +22,33 @@ def equivalent_kernel(block: Block, kernels: Kernels) -> Tensor:
 
 
 def _chain_kernel(ops: tuple[Op, ...], weights: tuple[Tensor, ...]) -> Tensor:
-    total = _ungrouped(weights[0], ops[0].groups)
+    """Composes from the front; all but the first of two layers composed are dense from then on."""
+    total, groups = weights[0], ops[0].groups
     for op, weight in zip(ops[1:], weights[1:], strict=True):
-        total = _compose(total, _ungrouped(weight, op.groups))
-    return total
+        total, groups = _compose(total, groups, weight, op.groups), 1
+    return _ungrouped(total, groups)
 
 
-def _compose(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the kernel of `second` after `first`.
+def _compose(first: Tensor, first_groups: int, second: Tensor, second_groups: int) -> Tensor:
+    """Returns the dense kernel of `second` after `first`; products run over the groups of one of them.
 
     In our blocks only one of the two has taps along either axis, so the full convolution over the
     taps is an outer product.
     """
-    (f, m, i, j), (_, c, p, q) = second.shape, first.shape
+    if first_groups > 1 and second_groups > 1:
+        return _compose(_ungrouped(first, first_groups), 1, second, second_groups)
+    g = max(first_groups, second_groups)
+    (m, c, p, q), (f, _, i, j) = first.shape, second.shape
     assert min(i, p) == 1 and min(j, q) == 1, "taps of two layers along one axis"
-    left = second.permute(0, 2, 3, 1).reshape(f * i * j, m)
-    right = first.reshape(m, c * p * q)
-    return (left @ right).reshape(f, i, j, c, p, q).permute(0, 3, 1, 4, 2, 5).reshape(f, c, i * p, j * q)
+    right = first.reshape(g, m // g, c * p * q)
+    if second_groups > 1:  # each group has its own outputs
+        left = second.reshape(g, f // g, m // g, i * j).transpose(2, 3).reshape(g, f // g * i * j, m // g)
+        product = (left @ right).reshape(f, i, j, c, p, q)
+    else:  # each group has its own inputs
+        left = second.reshape(f, g, m // g, i * j).permute(1, 0, 3, 2).reshape(g, f * i * j, m // g)
+        product = (left @ right).reshape(g, f, i, j, c, p, q).permute(1, 2, 3, 0, 4, 5, 6)
+        product = product.reshape(f, i, j, g * c, p, q)
+    return product.permute(0, 3, 1, 4, 2, 5).reshape(f, -1, i * p, j * q)
 
 
 def _ungrouped(weight: Tensor, groups: int) -> Tensor:

@@ -22,6 +22,7 @@ Reference: Yu and Bouganis, SVD-NAS, WACV 2023; S2T is the transposed spatial sc
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,16 +54,13 @@ def family_named(name: str) -> Family:
     Raises:
         ConfigError: it is not the name of a family.
     """
-    kind, _, rest = name.partition("(")
-    digits = rest.removesuffix(")")
     if name == "S2":
         return Family("S2")
     if name == "S2T":
         return Family("S2T")
-    if kind == "S4" and digits.isdigit() and int(digits) > 0:
-        return Family("S4", int(digits))
-    if kind == "S5" and digits.isdigit() and int(digits) > 0:
-        return Family("S5", int(digits))
+    match = re.fullmatch(r"S([45])\(([1-9][0-9]*)\)", name)
+    if match is not None:
+        return Family("S4" if match[1] == "4" else "S5", int(match[2]))
     raise ConfigError(f"family {name!r} is not known; known are: S2, S2T, S4(g), S5(g)")
 
 

@@ -28,12 +28,12 @@ def run_in_step(
 
     All networks must hold the named layers and reach them in the same order. What `visit` changes in
     a layer counts for the passes that now go through it.
+
+    Raises:
+        ModelError: a name is not known, or the networks or images differ in the order of layers.
     """
-    hooks = [
-        layer_named(network, name).register_forward_pre_hook(_pause(name))
-        for network in networks
-        for name in names
-    ]
+    layers = [(name, layer_named(network, name)) for network in networks for name in names]
+    hooks = [layer.register_forward_pre_hook(_pause(name)) for name, layer in layers]
     passes = [[greenlet(_forward(network, batch)) for batch in batches] for network in networks]
     try:
         _advance(passes, visit)

