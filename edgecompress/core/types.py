@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from decimal import Decimal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgecompress.errors import ConfigError
 
 Size = tuple[int, int]
 """Height and width of a feature map; (tokens, 1) for a linear layer."""
+
+
+AtLeast1 = Annotated[int, Field(ge=1)]
+AtLeast0 = Annotated[int, Field(ge=0)]
 
 
 class Record(BaseModel):
@@ -25,18 +30,24 @@ class Op(Record):
     kind: Literal["conv2d", "linear"]
     inputs: int = Field(ge=1)
     outputs: int = Field(ge=1)
-    kernel: Size = (1, 1)
-    stride: Size = (1, 1)
-    padding: Size = (0, 0)
-    dilation: Size = (1, 1)
+    kernel: tuple[AtLeast1, AtLeast1] = (1, 1)
+    stride: tuple[AtLeast1, AtLeast1] = (1, 1)
+    padding: tuple[AtLeast0, AtLeast0] = (0, 0)
+    dilation: tuple[AtLeast1, AtLeast1] = (1, 1)
     groups: int = Field(default=1, ge=1)
     bias: bool = False
+
+    @model_validator(mode="after")
+    def _groups_divide_channels(self) -> Op:
+        if self.inputs % self.groups or self.outputs % self.groups:
+            raise ValueError(f"{self.groups} groups do not divide {self.inputs} and {self.outputs} channels")
+        return self
 
 
 class Block(Record):
     """What stands in place of one layer: branches see the same input and their outputs are added."""
 
-    branches: tuple[tuple[Op, ...], ...]
+    branches: tuple[Annotated[tuple[Op, ...], Field(min_length=1)], ...] = Field(min_length=1)
 
 
 class Layer(Record):
@@ -55,7 +66,7 @@ class Candidate(Record):
     """Which member of the method: `S2`, `S4(8)`, `tucker2`; two branches are joined by `+`."""
     ranks: tuple[int, ...]
     """Ranks or widths, in the order the method documents."""
-    layers: tuple[str, ...]
+    layers: tuple[Annotated[str, Field(min_length=1)], ...]
     """Dotted names; one for a decomposition."""
     blocks: tuple[Block, ...]
     """What replaces each of `layers`, in the same order."""
@@ -63,6 +74,12 @@ class Candidate(Record):
     """Parameters of `blocks`, biases included."""
     macs: int
     """Multiply-accumulates of `blocks` at the model's input size; FLOPs are twice that."""
+
+    @model_validator(mode="after")
+    def _one_block_per_layer(self) -> Candidate:
+        if len(self.layers) != len(self.blocks):
+            raise ValueError(f"{len(self.blocks)} blocks for {len(self.layers)} layers")
+        return self
 
 
 class Preprocess(Record):
@@ -135,8 +152,10 @@ class Budget(Record):
         return self.value * dense if self.relative else self.value
 
     def __str__(self) -> str:
-        """Returns the text `parse` reads."""
-        return f"{self.metric}={self.value * 100:g}%" if self.relative else f"{self.metric}={self.value:.12g}"
+        """Returns the text `parse` reads, to twelve digits."""
+        shown = self.value * 100 if self.relative else self.value
+        number = f"{Decimal(f'{shown:.12g}'):f}"  # never 1e+15
+        return f"{self.metric}={number}{'%' if self.relative else ''}"
 
 
 class Accuracy(Record):

@@ -15,12 +15,12 @@ _BATCH = 32
 
 
 def check_parity(
-    exporter: Exporter, file: Path, model: nn.Module, images: Tensor, *, atol: float
+    exporter: Exporter, file: Path, model: nn.Module, images: Tensor, *, rtol: float
 ) -> ParityResult:
     """Runs a file and the network it came from on images (N, C, H, W) and compares their outputs.
 
-    `atol` limits the largest difference for outputs up to 1 in magnitude. Above that it counts
-    relative to the largest output: rounding errors grow with the numbers they arise in.
+    `rtol` limits the largest difference over the largest magnitude of any output: rounding errors
+    follow the scale of the network, so logits of 30 and of 0.001 are held to the same digits.
     Agreement of the arg max is reported and not judged: two classes may be a rounding error apart.
 
     Raises:
@@ -37,7 +37,8 @@ def check_parity(
             f"the network's {tuple(expected.shape)}; the file was made from another network"
         )
     result = _compared(expected, found, file, exporter.name)
-    _judge(result, float(expected.abs().max()), atol, file)
+    if not result.max_rel_diff <= rtol:  # also where it is not a number
+        raise ExportError(_unfaithful(result, rtol, file))
     return result
 
 
@@ -58,11 +59,9 @@ def _compared(expected: Tensor, found: Tensor, file: Path, name: str) -> ParityR
     )
 
 
-def _judge(result: ParityResult, largest: float, atol: float, file: Path) -> None:
-    allowed = atol * max(1.0, largest)
-    if not result.max_abs_diff <= allowed:  # also where it is not a number
-        raise ExportError(
-            f"{file.name}: outputs differ from the network's by {result.max_abs_diff:.1e}, at most "
-            f"{allowed:.1e} is rounding, and {result.top1_agreement:.1%} of the arg max agree; "
-            "the conversion is not faithful, do not use this file"
-        )
+def _unfaithful(result: ParityResult, rtol: float, file: Path) -> str:
+    return (
+        f"{file.name}: outputs differ from the network's by {result.max_rel_diff:.1e} of the largest, more "
+        f"than the {rtol:.1e} allowed for rounding; the arg max agrees on {result.top1_agreement:.1%} of "
+        f"{result.images} images; the conversion is not faithful, do not use this file"
+    )

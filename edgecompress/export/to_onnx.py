@@ -60,6 +60,8 @@ def run(file: Path, images: Tensor) -> Tensor:
         MissingPackage: onnxruntime is not installed.
     """
     runtime = _package("onnxruntime")
+    if not file.is_file():
+        raise ExportError(f"{file}: there is no such file; export it first")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors come as exceptions; warnings on stderr help nobody here
     options.intra_op_num_threads = torch.get_num_threads()
@@ -105,7 +107,9 @@ def _converted(model: nn.Module, input_shape: tuple[int, int, int], path: Path) 
                 verbose=False,
             )
     except RuntimeError as error:  # what all errors of torch.onnx derive from
-        raise ExportError(f"{path.name}: cannot be converted to ONNX: {_reason(error)}") from None
+        raise ExportError(
+            f"{path.name}: cannot be converted to ONNX: {_reason(error)}; rewrite that part of the network"
+        ) from None
     assert program is not None  # the older exporter, dynamo=False, returns none
     # The converter notes for every node where in which source file it was called: paths of this
     # machine, which do not belong in a file that is passed on, and half the size of a small network.
@@ -150,11 +154,11 @@ def _runtime_errors() -> tuple[type[Exception], ...]:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns one line of the innermost cause; the exporter wraps it in a page about filing bugs."""
+    """Returns the innermost cause, its first paragraph as one line; torch wraps it in a page of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return " ".join(lines[0].split()) if lines else type(error).__name__
+    first = str(error).strip().partition("\n\n")[0]
+    return " ".join(first.split()) or type(error).__name__
 
 
 EXPORTER = Exporter("onnx", "ONNX for onnxruntime, one file, opset 20", ".onnx", export, run)

@@ -18,6 +18,8 @@ from edgecompress.nets.modules import layer_named
 
 MAX_VARIANCE_RATIO = 4.0
 """Channels that are all but constant have ratios that mean nothing."""
+LEAST_VARIANCE = 1e-12
+"""Added to both variances: a channel that is constant in both networks has the ratio one."""
 
 
 def correct_statistics_(compressed: nn.Module, dense: nn.Module, batches: Sequence[Tensor]) -> int:
@@ -36,7 +38,8 @@ def correct_statistics_(compressed: nn.Module, dense: nn.Module, batches: Sequen
         assert isinstance(norm.running_mean, Tensor) and isinstance(norm.running_var, Tensor)
         mean, variance = _population(inputs[0])
         dense_mean, dense_variance = _population(inputs[1])
-        ratio = (variance / dense_variance.clamp_min(1e-12)).clamp(1 / MAX_VARIANCE_RATIO, MAX_VARIANCE_RATIO)
+        ratio = (variance + LEAST_VARIANCE) / (dense_variance + LEAST_VARIANCE)
+        ratio = ratio.clamp(1 / MAX_VARIANCE_RATIO, MAX_VARIANCE_RATIO)
         norm.running_mean.add_((mean - dense_mean).to(norm.running_mean))
         norm.running_var.mul_(ratio.to(norm.running_var))
 

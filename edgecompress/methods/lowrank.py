@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from edgecompress.core.types import Block, Candidate, Layer, Op
 from edgecompress.methods.contract import Fill, Method, saves, single_candidate
 from edgecompress.nets.chains import Kernels
+from edgecompress.nets.factor_cache import FactorCache, fingerprint
 from edgecompress.nets.families import (
     Family,
     families_of,
@@ -46,17 +46,19 @@ def candidates(layer: Layer) -> Iterator[Candidate]:
             yield candidate
 
 
+_CACHE = FactorCache(max_bytes=512 << 20)
+"""Building, searching and sweeping budgets ask for the same factorisations again and again."""
+
+
 def factorise(kernel: Tensor, layer: Layer, metric: LayerMetric) -> Fill:
     """Prepares the factors of a layer; each family is decomposed once, when first asked for."""
-
-    @functools.cache
-    def factors(name: str) -> tuple[Tensor, Tensor]:
-        return split(family_named(name), kernel, layer.op, metric)
+    origin = (fingerprint(kernel), metric.fingerprint)
 
     def fill(candidate: Candidate) -> Kernels:
-        left, right = factors(candidate.family)
-        (rank,) = candidate.ranks
         family = family_named(candidate.family)
+        key = (*origin, family.name)
+        left, right = _CACHE.get(key, lambda: split(family, kernel, layer.op, metric))
+        (rank,) = candidate.ranks
         return (fold(family, left[..., :rank], right[:, :rank], layer.op),)
 
     return fill

@@ -13,12 +13,14 @@ Reference: Martens and Grosse, K-FAC, ICML 2015 (the form); response PCA is the 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from edgecompress.core.types import Op
+from edgecompress.nets.factor_cache import fingerprint
 
 INPUT_DAMPING = 1e-4
 OUTPUT_DAMPING = 1e-2
@@ -36,6 +38,11 @@ class LayerMetric:
     """(c kh kw) squared, in the order of the kernel's own axes."""
     output: Tensor | None = None
     """f squared, summed over the positions of one image."""
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Tells metrics of different values apart."""
+        return "/".join("-" if m is None else fingerprint(m) for m in (self.input, self.output))
 
 
 PLAIN = LayerMetric()

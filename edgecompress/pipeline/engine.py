@@ -18,7 +18,7 @@ from edgecompress import factors, methods
 from edgecompress.core.plugins import discover, pick
 from edgecompress.core.progress import Progress
 from edgecompress.core.types import Layer, Metric
-from edgecompress.errors import ConfigError
+from edgecompress.errors import ConfigError, ModelError
 from edgecompress.factors.batch_norm import correct_statistics_
 from edgecompress.factors.contract import Factors
 from edgecompress.factors.repair import Which, repair_
@@ -115,7 +115,12 @@ class Compressed:
 
 
 def prepare(setting: Setting, recipe: Recipe, progress: Progress) -> Prepared:
-    """Collects statistics and candidates."""
+    """Collects statistics and candidates.
+
+    Raises:
+        ConfigError: a name of the recipe is not known or fits no layer.
+        ModelError: weights, activations or gradients are not finite.
+    """
     recipe.check()
     seconds: dict[str, float] = {}
     chosen = {name: discover(methods, Method)[name] for name in recipe.methods}
@@ -123,9 +128,9 @@ def prepare(setting: Setting, recipe: Recipe, progress: Progress) -> Prepared:
     with _timed(seconds, "statistics"):
         options, skipped = _candidates(setting.layers, chosen, recipe.families)
         layers = [o.layer for o in options]
+        kernels = {one.name: _kernel(setting.model, one.name) for one in layers}
         finder = discover(factors, Factors)[recipe.factors]
         metrics = finder.metrics(setting.model, layers, setting.calibration, recipe.seed, progress)
-        kernels = {one.name: weight_of(layer_named(setting.model, one.name)).double() for one in layers}
     if selection.needs_errors:
         with _timed(seconds, "sensitivities"):
             options = predicted_errors(options, chosen, kernels, metrics, progress)
@@ -142,7 +147,18 @@ def _candidates(
             options.append(Options(layer, found))
         else:
             skipped.append((layer.name, reason))
+    if families and not options:
+        offered = (c.family for layer in layers for c in layer_candidates(layer, chosen.values(), ())[0])
+        known = ", ".join(dict.fromkeys(name.partition("(")[0] for name in offered)) or "none"
+        raise ConfigError(f"families {','.join(families)!r}: fit no layer; there are: {known}")
     return tuple(options), tuple(skipped)
+
+
+def _kernel(model: nn.Module, name: str) -> Tensor:
+    kernel = weight_of(layer_named(model, name)).double()
+    if not bool(kernel.isfinite().all()):
+        raise ModelError(f"{name}: its weights are not finite; check the checkpoint")
+    return kernel
 
 
 def compress_to(prepared: Prepared, metric: Metric, limit: float, progress: Progress) -> Compressed:

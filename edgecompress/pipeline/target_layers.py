@@ -14,7 +14,7 @@ def chosen_layers(loaded: LoadedModel, wanted: str) -> tuple[str, ...]:
     """Returns layer names for `paper`, `all` or comma-separated patterns such as `layer1.*,head`.
 
     Raises:
-        ConfigError: a pattern fits no convolution or linear layer.
+        ConfigError: there is no pattern, or one fits no convolution or linear layer.
     """
     if wanted == "paper":
         return loaded.targets
@@ -24,7 +24,7 @@ def chosen_layers(loaded: LoadedModel, wanted: str) -> tuple[str, ...]:
     if wanted == "all":
         return tuple(known)
     patterns = [pattern.strip() for pattern in wanted.split(",") if pattern.strip()]
-    for pattern in patterns:
+    for pattern in patterns or [wanted]:
         if not any(fnmatchcase(name, pattern) for name in known):
             shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
             raise ConfigError(f"layers {pattern!r}: fits no convolution or linear layer; there are: {shown}")
