@@ -102,27 +102,34 @@ def run(task: Task, args: argparse.Namespace) -> Iterator[dict[str, object]]:
                 "top1": top1(loaded.module, loaded, splits),
             }
         recipes = OURS | (BASELINES if task.baselines and draw == 0 else {})
-        for name, recipe in recipes.items():
-            if not args.methods or any(wanted in name for wanted in args.methods):
-                setting = make_setting(loaded, splits)
-                yield from rows(task, name, replace(recipe, seed=draw), loaded, setting, splits)
+        wanted = [n for n in recipes if not args.methods or any(part in n for part in args.methods)]
+        setting = make_setting(loaded, splits)
+        shared: dict[tuple[str, ...], Prepared] = {}
+        for name in wanted:
+            prepared = prepared_for(replace(recipes[name], seed=draw), setting, shared)
+            yield from rows(task, name, prepared, loaded, splits)
+
+
+def prepared_for(recipe: Recipe, setting: Setting, shared: dict[tuple[str, ...], Prepared]) -> Prepared:
+    """Returns the statistics and candidates a recipe starts from, made once for all that share them."""
+    key = (recipe.factors, recipe.rank_selection, *recipe.methods)
+    if key not in shared:
+        shared[key] = prepare(setting, recipe, NO_PROGRESS)
+    return replace(shared[key], recipe=recipe)
 
 
 def rows(
-    task: Task, name: str, recipe: Recipe, loaded: LoadedModel, setting: Setting, splits: Splits
+    task: Task, name: str, prepared: Prepared, loaded: LoadedModel, splits: Splits
 ) -> Iterator[dict[str, object]]:
-    """Yields a row per share; the statistics are shared by all of them."""
-    start = time.perf_counter()
-    prepared = prepare(setting, recipe, NO_PROGRESS)
-    prepared_s = time.perf_counter() - start
+    """Yields a row per share of the MACs."""
     for share in task.shares:
-        row = {"model": task.name, "method": name, "share": share, "draw": recipe.seed}
+        row = {"model": task.name, "method": name, "share": share, "draw": prepared.recipe.seed}
         start = time.perf_counter()
         try:
             found = outcome(prepared, share, loaded, splits)
         except (BudgetError, ConfigError) as error:
             found = {"error": str(error)}
-        yield row | found | {"prepare_s": prepared_s, "total_s": time.perf_counter() - start}
+        yield row | found | {"total_s": time.perf_counter() - start}
 
 
 def outcome(prepared: Prepared, share: float, loaded: LoadedModel, splits: Splits) -> dict[str, object]:

@@ -116,15 +116,12 @@ def test_taps_a_first_layer_does_not_have_are_summed_over(kind):
 
 
 @pytest.mark.parametrize("kind", ["S2", "S2T", "S5"])
-def test_summed_moments_predict_errors_of_maps_without_borders_or_correlation(kind):
-    """White noise has no correlation between taps, so the metric of the first layer misses nothing."""
-    eye = torch.eye(24, dtype=torch.float64)
+def test_what_is_white_to_the_layer_is_white_to_its_first_part(kind):
     first, _ = pair_ops(Family(kind), LAYER.op, 1)
-    taps = 6 // (first.kernel[0] * first.kernel[1])
-    size = 4 * first.kernel[0] * first.kernel[1]
-    torch.testing.assert_close(
-        input_moment(first, eye, LAYER.op), taps * torch.eye(size, dtype=torch.float64)[None]
-    )
+    summed_taps = 6 // (first.kernel[0] * first.kernel[1])
+    own_entries = 4 * first.kernel[0] * first.kernel[1]
+    found = input_moment(first, torch.eye(24, dtype=torch.float64), LAYER.op)
+    torch.testing.assert_close(found, summed_taps * torch.eye(own_entries, dtype=torch.float64)[None])
 
 
 def test_damping_adds_a_share_of_the_mean_diagonal():
@@ -171,14 +168,16 @@ def test_identity_moments_give_the_plain_decomposition(family):
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
-@pytest.mark.parametrize("metric", [PLAIN, metric_of(LAYER)], ids=["plain", "aware"])
-def test_both_layers_share_the_scale(family, metric):
-    """Singular values are shared evenly, in the coordinates in which they are singular values."""
-    left, right = split(family, kernel_of(LAYER), LAYER.op, metric)
-    if metric is PLAIN:
-        torch.testing.assert_close(left.square().sum(1), right.square().sum(2))
-    full = approximation_of(family, LAYER, kernel_of(LAYER), max_rank(family, LAYER.op), metric)
-    torch.testing.assert_close(full, kernel_of(LAYER), rtol=1e-8, atol=1e-8)
+def test_both_layers_get_the_same_share_of_each_singular_value(family):
+    left, right = split(family, kernel_of(LAYER), LAYER.op, PLAIN)
+    torch.testing.assert_close(left.square().sum(1), right.square().sum(2))
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
+def test_full_rank_reproduces_the_kernel_in_any_metric(family):
+    kernel = kernel_of(LAYER)
+    full = approximation_of(family, LAYER, kernel, max_rank(family, LAYER.op), metric_of(LAYER))
+    torch.testing.assert_close(full, kernel, rtol=1e-8, atol=1e-8)
 
 
 def channel_svd(rank):

@@ -40,7 +40,8 @@ def export(model: nn.Module, input_shape: tuple[int, int, int], path: Path) -> N
         MissingPackage: onnx or onnxscript is not installed.
         ArtefactError: the file cannot be written.
     """
-    onnx, _ = _package("onnx"), _package("onnxscript")
+    onnx = _package("onnx")
+    _package("onnxscript")  # what torch.onnx.export is written in
     check_exportable(model)
     _check_size(model, path)
     proto = _converted(model, input_shape, path)
@@ -146,7 +147,7 @@ def _plain_attention() -> Iterator[None]:
 
 
 def _runtime_errors() -> tuple[type[Exception], ...]:
-    """Returns what onnxruntime raises: classes with no common base but Exception."""
+    """Returns what onnxruntime raises: classes of its own with no common base, and ValueError for inputs."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     errors = (value for value in vars(state).values() if isinstance(value, type))

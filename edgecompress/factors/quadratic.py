@@ -81,7 +81,7 @@ def refine(block: Block, kernels: Kernels, op: Op, target: Target) -> Kernels:
     before = goal.error(equivalent_kernel(block, kernels))
     _minimise([v for row in variables for v in row], lambda: goal.error(equivalent_kernel(block, current())))
     with torch.no_grad():
-        after = current()
+        after = tuple(tuple(kernel.detach() for kernel in row) for row in current())
         return after if bool(goal.error(equivalent_kernel(block, after)) < before) else kernels
 
 
@@ -113,7 +113,8 @@ def _coordinates(part: Op, index: int, length: int, op: Op, goal: Target) -> tup
         return _input_coordinates(part, whitener(input_moment(part, goal.input, op), INPUT_DAMPING))
     if index == length - 1:
         return _output_coordinates(part, whitener(diagonal_blocks(goal.output, part.groups), 0.0))
-    return (lambda weight: weight.clone()), (lambda variable: variable)
+    # L-BFGS flattens gradients in place, so the variable must be contiguous
+    return (lambda weight: weight.clone(memory_format=torch.contiguous_format)), (lambda variable: variable)
 
 
 def _input_coordinates(part: Op, white: Tensor) -> tuple[Map, Map]:

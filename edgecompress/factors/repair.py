@@ -53,19 +53,19 @@ def repair_(
     follows; a layer with neither keeps its shift.
     """
     by_name = {layer.name: layer for layer in layers if layer.name in choices}
-    channels, height, width = batches[0].shape[1:]
-    norms = find_batch_norms(compressed, by_name, (channels, height, width))
+    norms = _norm_pairs(compressed, dense, list(by_name), batches[0])
     ticks = progress.track(iter(by_name), "repair", total=len(by_name))
 
     def visit(name: str, inputs: list[list[Tensor]]) -> None:
         next(ticks, None)
         layer, block, module = by_name[name], choices[name].blocks[0], layer_named(compressed, name)
-        kernel = weight_of(layer_named(dense, name)).double()
+        original = layer_named(dense, name)
+        kernel = weight_of(original).double()
         fit = _fit(layer, kernel, inputs[0], inputs[1], metrics[name].output, seed)
         _refit_(module, block, layer, fit.target, which)
         after = equivalent_kernel(block, kernels_of(module))
         shift = kernel.flatten(1) @ fit.wanted_mean - after.flatten(1) @ fit.seen_mean
-        _shift_mean_(block_layers(module)[0][-1], norms.get(name), shift)
+        _shift_mean_(block_layers(module)[0][-1], original, norms.get(name), shift)
 
     run_in_step([compressed, dense], list(by_name), batches, visit)
     for _ in ticks:  # close the bar
@@ -84,11 +84,26 @@ def _refit_(module: nn.Module, block: Block, layer: Layer, target: Target, which
     fill_(module, kernels)
 
 
-def _shift_mean_(last: nn.Module, norm: nn.BatchNorm2d | None, shift: Tensor) -> None:
-    if isinstance(last.bias, Tensor):
-        last.bias.add_(shift.to(last.bias))
-    elif norm is not None and norm.running_mean is not None:
-        norm.running_mean.sub_(shift.to(norm.running_mean))
+NormPair = tuple[nn.BatchNorm2d, nn.BatchNorm2d]
+"""The batch norm behind a layer in the compressed and in the dense network."""
+
+
+def _norm_pairs(
+    compressed: nn.Module, dense: nn.Module, names: Sequence[str], batch: Tensor
+) -> dict[str, NormPair]:
+    channels, height, width = batch.shape[1:]
+    ours, theirs = (find_batch_norms(net, names, (channels, height, width)) for net in (compressed, dense))
+    return {name: (ours[name], theirs[name]) for name in ours.keys() & theirs.keys()}
+
+
+def _shift_mean_(last: nn.Module, original: nn.Module, norms: NormPair | None, shift: Tensor) -> None:
+    """Counts from the dense network's bias or mean, so that repairing twice does not shift twice."""
+    if isinstance(last.bias, Tensor) and isinstance(original.bias, Tensor):
+        last.bias.copy_(original.bias + shift)
+    elif norms is not None:
+        ours, theirs = norms
+        assert ours.running_mean is not None and theirs.running_mean is not None
+        ours.running_mean.copy_(theirs.running_mean - shift)
 
 
 def _fit(

@@ -62,7 +62,7 @@ def _advance(passes: list[list[greenlet]], visit: Visit) -> None:
     while True:
         stops = [[one.switch() for one in row] for row in passes]
         names = {None if stop is None else stop[0] for row in stops for stop in row}
-        if names == {None}:
+        if names <= {None}:
             return
         if len(names) != 1:
             raise ModelError(f"the order of layers depends on the image: {sorted(map(str, names))} at once")
