@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_problems import conv, kernel_of, linear
 from small_nets import images
@@ -119,6 +119,7 @@ def linear_target():
     return Target(rows.T @ rows / 100, wanted.T @ rows / 100, torch.eye(5, dtype=torch.float64))
 
 
+@settings(max_examples=30)
 @given(case=blocks())
 def test_refining_never_makes_it_worse_and_keeps_the_shapes(case):
     layer, block, kernels = case

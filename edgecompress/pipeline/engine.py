@@ -33,6 +33,8 @@ from edgecompress.search.local import improve
 from edgecompress.search.sensitivity import layer_candidates, predicted_errors
 
 LOCAL_SEARCH_EVALUATIONS = 40
+LOCAL_SEARCH_IMAGES, LOCAL_SEARCH_PIXELS = 256, 1 << 22
+"""At most so many, so that trying a trade stays cheap for large images too."""
 BATCH_NORM = ("auto", "keep", "correct")
 
 
@@ -206,7 +208,7 @@ def _block(prepared: Prepared, choices: Choices, name: str) -> nn.Module:
 
 
 def _search_locally_(result: Compressed, prepared: Prepared, problem: Problem, progress: Progress) -> None:
-    batches = prepared.setting.calibration
+    batches = _few(prepared.setting.calibration)
     reference = log_probabilities(prepared.setting.model, batches)
     standing = dict(result.choices)
 
@@ -227,6 +229,13 @@ def _search_locally_(result: Compressed, prepared: Prepared, problem: Problem, p
         f"{found.trades} of {found.evaluations} trades kept, {_change(found.loss_before, found.loss_after)}"
     )
     result.steps.append(("local search", told))
+
+
+def _few(batches: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the first batches, within the limits of the local search."""
+    each = batches[0]
+    images = min(LOCAL_SEARCH_IMAGES, LOCAL_SEARCH_PIXELS // (each.shape[-1] * each.shape[-2]))
+    return list(batches[: max(1, images // len(each))])
 
 
 def _repair_(result: Compressed, prepared: Prepared, progress: Progress) -> None:
