@@ -287,50 +287,7 @@ def test_without_the_runtime_the_package_is_named(file, monkeypatch):
     check_one_line(error, "pip install onnxruntime")
 
 
-# Parity
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_parity_measures_the_largest_difference_whatever_the_scale(scale):
-    model, batch = Doing(pass_on), images(4)
-    with torch.no_grad():
-        model.head.weight *= scale
-        model.head.bias *= scale
-        expected = model(batch)
-    largest, found = float(expected.abs().max()), expected.clone()
-    found[2, 1] += 0.01 * largest
-    result = check_parity(returning(found), Path("model.fixed"), model, batch, rtol=0.011)
-    assert result.max_abs_diff == pytest.approx(0.01 * largest, rel=1e-4)
-    assert result.max_rel_diff == pytest.approx(0.01, rel=1e-4)
-    with pytest.raises(ExportError) as error:
-        check_parity(returning(found), Path("model.fixed"), model, batch, rtol=0.009)
-    check_one_line(error, "model.fixed", "1.0e-02", "9.0e-03")
-
-
-def test_parity_counts_images_with_another_arg_max():
-    model, batch = Doing(pass_on), images(4)
-    with torch.no_grad():
-        found = model(batch)
-    found[1:] = found[1:].flip(1)
-    assert check_parity(returning(found), Path("model"), model, batch, rtol=9.0).top1_agreement == 0.25
-
-
-def test_outputs_that_are_no_numbers_never_agree():
-    model, batch = Doing(pass_on), images(2)
-    nothing = torch.full((2, 2), float("nan"))
-    with pytest.raises(ExportError):
-        check_parity(returning(nothing), Path("model"), model, batch, rtol=9.0)
-    nn.init.constant_(model.head.bias, float("nan"))
-    with pytest.raises(ExportError):
-        check_parity(returning(nothing), Path("model"), model, batch, rtol=9.0)
-
-
 def test_the_file_of_another_network_is_found_out(file):
     with pytest.raises(ExportError) as error:
         check_parity(ONNX, file, Doing(pass_on), images(), rtol=1e-4)
     check_one_line(error, "(6, 5)", "(6, 2)")
-
-
-def test_parity_needs_an_image(file, network):
-    with pytest.raises(ExportError, match="at least one"):
-        check_parity(ONNX, file, network, images(0), rtol=1e-4)

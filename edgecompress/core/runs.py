@@ -205,9 +205,10 @@ def _make_directory(path: Path) -> None:
 
 
 def _stem(command: str, options: Mapping[str, object]) -> str:
-    """`compress` and `zoo:resnet20` give `compress-resnet20`."""
+    """`compress` and `zoo:resnet20` give `compress-resnet20`, `nets/mine.py:build` gives `compress-mine`."""
     model = str(options.get("model") or "")
-    subject = re.split(r"[:/\\]", model.rstrip("/\\"))[-1]
+    file = re.sub(r"\.py(:[^:/\\]+)?$", "", model)  # a file says more than the factory in it
+    subject = re.split(r"[:/\\]", file.rstrip("/\\"))[-1]
     return re.sub(r"[^A-Za-z0-9_.+]+", "-", f"{command}-{subject}").strip("-.")[:80]
 
 

@@ -26,6 +26,8 @@ _REPORT_SEED = 20170825
 """Fixed: which images are reported does not depend on the seed of a run, so runs can be paired."""
 _HASH_BATCH = 64
 
+USUAL_IMAGES = 512
+
 
 @dataclass(frozen=True)
 class Split:
@@ -99,6 +101,15 @@ def make_splits(
             _check_content(splits)
     name = source.name if report_source is None else f"{source.name}, report on {report_source.name}"
     return Splits(splits[0], splits[1], splits[2] if reported else None, _summarise(splits, name, seed))
+
+
+def usual_counts(source: Source, report_source: Source | None = None) -> tuple[int, int]:
+    """Returns how many images to calibrate and select with when the user does not say.
+
+    512 each where there are plenty; of a small set two fifths and one fifth, so that a report is left.
+    """
+    available = len(_choose_sets(source, report_source)[0])
+    return max(1, min(USUAL_IMAGES, available * 2 // 5)), min(USUAL_IMAGES, available // 5)
 
 
 def _choose_sets(source: Source, report_source: Source | None) -> tuple[ImageSet, ImageSet]:

@@ -76,7 +76,7 @@ def run(file: Path, images: Tensor) -> Tensor:
 
 
 def _package(name: str) -> ModuleType:
-    """Imports a package when it is needed: together they cost seconds and most commands do without."""
+    """Imports a package when it is needed: they load slowly and most commands do without."""
     try:
         return import_module(name)
     except ImportError:
@@ -112,8 +112,8 @@ def _converted(model: nn.Module, input_shape: tuple[int, int, int], path: Path) 
             f"{path.name}: cannot be converted to ONNX: {_reason(error)}; rewrite that part of the network"
         ) from None
     assert program is not None  # the older exporter, dynamo=False, returns none
-    # The converter notes for every node where in which source file it was called: paths of this
-    # machine, which do not belong in a file that is passed on, and half the size of a small network.
+    # The converter notes for every node in which line of which source file it was called: paths of
+    # this machine, which do not belong in a file that is passed on.
     ClearMetadataAndDocStringPass()(program.model)
     return program.model_proto
 

@@ -15,7 +15,7 @@ from edgecompress.core.runs import create_run
 from edgecompress.core.store import write_record
 from edgecompress.core.types import Block, Budget, Layer, Metric, Plan, Size
 from edgecompress.data.sources import open_source
-from edgecompress.data.splits import Split, Splits, check_labels, make_splits
+from edgecompress.data.splits import Split, Splits, check_labels, make_splits, usual_counts
 from edgecompress.errors import ConfigError
 from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.modules import find_layers
@@ -44,8 +44,8 @@ def compress(
     local_search: bool = True,
     batch_norm: str = "auto",
     layers: str = "paper",
-    calibration_images: int = 512,
-    selection_images: int = 512,
+    calibration_images: int | None = None,
+    selection_images: int | None = None,
     report_images: int | None = None,
     input_size: Size | None = None,
     channels: int | None = None,
@@ -123,7 +123,7 @@ def _splits(
     loaded: LoadedModel,
     data: str | None,
     report_data: str | None,
-    counts: tuple[int, int, int | None],
+    counts: tuple[int | None, int | None, int | None],
     seed: int,
     *,
     needed: bool,
@@ -136,16 +136,19 @@ def _splits(
                 "or --factors plain --no-refit --no-local-search --batch-norm keep"
             )
         return None
-    if needed and counts[0] < 1:
-        raise ConfigError(f"{counts[0]} calibration images: at least 1 is needed with these options")
     preprocess = loaded.ref.preprocess
+    source = open_source(spec, preprocess)
     other = None if report_data is None else open_source(report_data, preprocess)
-    calibration, selection, report = counts
+    usual = usual_counts(source, other)
+    calibration = usual[0] if counts[0] is None else counts[0]
+    selection = usual[1] if counts[1] is None else counts[1]
+    if needed and calibration < 1:
+        raise ConfigError(f"{calibration} calibration images: at least 1 is needed with these options")
     splits = make_splits(
-        open_source(spec, preprocess),
+        source,
         calibration=calibration,
         selection=selection,
-        report=report,
+        report=counts[2],
         seed=seed,
         report_source=other,
     )
