@@ -45,7 +45,9 @@ class Recipe:
 
 RECIPES = {
     "fashion_resnet": Recipe("sgd", epochs=12, peak_lr=0.15, weight_decay=5e-4, warmup=0.15),
-    "fashion_vit": Recipe("adamw", epochs=13, peak_lr=2e-3, weight_decay=0.05, warmup=0.1, max_grad_norm=1.0),
+    "fashion_vit": Recipe(
+        "adamw", epochs=12, peak_lr=1e-3, weight_decay=0.05, warmup=0.1, batch=64, max_grad_norm=1.0
+    ),
 }
 
 

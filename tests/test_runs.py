@@ -84,7 +84,8 @@ def test_automatic_names_are_readable_and_count_up(tmp_path):
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        ("path/to/my net.py:build", "compress-build-001"),
+        ("path/to/my net.py:build", "compress-my-net-001"),
+        ("path/to/file.py", "compress-file-001"),
         ("python:pkg.mod:factory", "compress-factory-001"),
         ("runs/earlier/", "compress-earlier-001"),
         ("...", "compress-001"),

@@ -31,6 +31,7 @@ def save_artefact(directory: Path, plan: Plan, model: nn.Module) -> None:
     state = {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}
     try:
         save_file(state, directory / WEIGHTS_FILE)
+        (directory / WEIGHTS_FILE).chmod(0o644)  # safetensors lets only the owner read it
     except (SafetensorError, OSError) as error:
         raise ArtefactError(f"{directory / WEIGHTS_FILE}: could not be written: {error}") from None
 

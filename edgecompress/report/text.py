@@ -133,7 +133,7 @@ def quickstart_text(result: QuickstartResult) -> RenderableType:
     compress = result.compress
     table = _table("file", "same top-1", "largest difference", "images", right_from=1)
     for parity in (result.dense_onnx, *result.exports):
-        _add_row(table, *_parity_cells(parity))
+        _add_row(table, *_parity_cells(parity, compress.run))
     return Group(
         _title(compress.plan.model.source, "before and after"),
         _before_after(compress.dense, compress.compressed),
@@ -147,9 +147,9 @@ def quickstart_text(result: QuickstartResult) -> RenderableType:
     )
 
 
-def _parity_cells(parity: ParityResult) -> tuple[str, ...]:
+def _parity_cells(parity: ParityResult, run: str) -> tuple[str, ...]:
     same = share(parity.top1_agreement, 1)
-    return parity.file, same, f"{parity.max_abs_diff:.1e}", str(parity.images)
+    return parity.file.removeprefix(run).lstrip("/\\"), same, f"{parity.max_abs_diff:.1e}", str(parity.images)
 
 
 def doctor_text(result: DoctorResult) -> RenderableType:

@@ -119,11 +119,20 @@ class TransformerBlock(nn.Module):
 
 
 class FashionViT(nn.Module):
-    """A vision transformer on 49 patches of 4x4 pixels; the head reads the mean of the tokens."""
+    """A vision transformer on 7x7 tokens; the head reads their mean.
+
+    Two strided convolutions make the tokens. Cutting plain 4x4 patches is simpler but trains more slowly
+    (Xiao et al., "Early convolutions help transformers see better", 2021).
+    """
 
     def __init__(self, classes: int, *, width: int = 96, depth: int = 4, heads: int = 4) -> None:
         super().__init__()
-        self.patch_embed = nn.Conv2d(1, width, 4, stride=4)
+        self.stem = nn.Sequential(
+            nn.Conv2d(1, width // 2, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(width // 2),
+            nn.ReLU(),
+            nn.Conv2d(width // 2, width, 3, stride=2, padding=1),
+        )
         self.pos_embed = nn.Parameter(torch.empty(1, 49, width))
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         self.blocks = nn.Sequential(*(TransformerBlock(width, heads, 2 * width) for _ in range(depth)))
@@ -132,7 +141,7 @@ class FashionViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the class scores of grey images (N, 1, 28, 28)."""
-        tokens = self.patch_embed(x).flatten(2).transpose(1, 2) + self.pos_embed
+        tokens = self.stem(x).flatten(2).transpose(1, 2) + self.pos_embed
         scores: Tensor = self.head(self.norm(self.blocks(tokens)).mean(dim=1))
         return scores
 
@@ -166,7 +175,7 @@ FASHION_RESNET = Entry(
 
 FASHION_VIT = Entry(
     name="fashion_vit",
-    summary="vision transformer for 28x28 grey images, 0.31 M parameters; with weights",
+    summary="vision transformer for 28x28 grey images, 0.35 M parameters; with weights",
     build=FashionViT,
     classes=10,
     preprocess=FASHION_MNIST,
