@@ -56,7 +56,7 @@ def test_every_target_is_called_and_most_weights_are_in_them(entry):
     model(torch.zeros(1, 1, 28, 28))
     assert sorted(called) == sorted(found)
     inside = sum(p.numel() for module in found.values() for p in module.parameters())
-    assert inside > 0.9 * sum(p.numel() for p in model.parameters())
+    assert inside > 0.8 * sum(p.numel() for p in model.parameters())
 
 
 def test_targets_of_the_cnn_are_its_3x3_convolutions_but_the_first():

@@ -105,6 +105,19 @@ def test_repair_brings_the_network_closer_on_its_images_and_on_others(which):
     assert after[1] < 0.5 * before[1]
 
 
+@pytest.mark.parametrize("which", ["second", "both"])
+def test_a_layer_makes_up_for_errors_before_it(which):
+    """Its kernel is the dense one already; only its inputs are wrong."""
+    dense = dense_net()
+    compressed, layers, choices = compressed_of(dense, names=("wide",))
+    with torch.no_grad():
+        compressed.narrow.weight.mul_(0.6)
+    means_only = copy.deepcopy(compressed)
+    repair(means_only, dense, layers, choices, which="none")
+    repair(compressed, dense, layers, choices, which=which)
+    assert distance(compressed, dense, "norm2") < 0.5 * distance(means_only, dense, "norm2")
+
+
 def test_fitting_all_layers_is_at_least_as_good_as_fitting_the_last():
     dense = dense_net()
     found = {}

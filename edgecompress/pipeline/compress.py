@@ -210,9 +210,15 @@ def _result(
         compressed=summaries[1],
         layers=tuple(_change(layer, compressed.choices) for layer in layers),
         split=None if job.splits is None else job.splits.summary,
-        steps=tuple(compressed.steps),
+        steps=(*_warnings(job.loaded), *compressed.steps),
         seconds={stage: round(value, 3) for stage, value in compressed.seconds.items()},
     )
+
+
+def _warnings(loaded: LoadedModel) -> tuple[tuple[str, str], ...]:
+    if not loaded.random_weights:
+        return ()
+    return (("weights", "random, as no checkpoint was given: costs are real, accuracy means nothing"),)
 
 
 def _change(layer: Layer, choices: Choices) -> LayerChange:
