@@ -92,7 +92,7 @@ def tasks(args: argparse.Namespace) -> Iterator[Task]:
 def run(task: Task, args: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yields one row per method, share and draw; the dense model first."""
     loaded = load_model(task.source, weights=task.weights)
-    for draw in range(args.draws):
+    for draw in range(args.first_draw, args.first_draw + args.draws):
         splits = split(task, loaded, draw, args.report_images)
         if draw == 0:
             yield {
@@ -233,6 +233,7 @@ def main() -> None:
     for name in ("cifar", "cifar-weights", "imagenet-calibration", "imagenet-report", "table"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--first-draw", type=int, default=0, help="to go on where another run ended")
     parser.add_argument("--report-images", type=int)
     parser.add_argument("--only", nargs="*", default=[], help="names of networks")
     parser.add_argument("--methods", nargs="*", default=[], help="parts of names of methods")
@@ -247,7 +248,8 @@ def main() -> None:
         for row in run(task, args) if not args.only or task.name in args.only else ():
             lines.append(row)
             print(json.dumps(row), flush=True)
-    print(table(lines), file=sys.stderr)
+    if any(line["method"] == "dense" for line in lines):
+        print(table(lines), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -166,12 +166,17 @@ class Odd(SmallNet):
         self.twice, self.never, self.by_keyword = (nn.Conv2d(12, 12, 1) for _ in range(3))
         self.functional, self.listed, self.aliased = (nn.Conv2d(12, 12, 1) for _ in range(3))
         self.list, self.alias = [self.listed], self.aliased
+        self.folded, self.unbatched, self.tied = (nn.Conv2d(12, 12, 1) for _ in range(3))
+        self.tie = nn.Conv2d(12, 12, 1)
+        self.tie.weight = self.tied.weight
 
     def forward(self, x):
         x = self.narrow(self.stem(x))
         x = self.twice(self.twice(x)) + self.by_keyword(input=x)
         x = nn.functional.conv2d(x, self.functional.weight)
-        x = self.alias(self.list[0](x))
+        x = self.tie(self.tied(self.alias(self.list[0](x))))
+        x = self.folded(x.unflatten(2, (2, 6)).transpose(1, 2).flatten(0, 1))  # two halves of each image
+        x = torch.stack([self.unbatched(one) for one in x[::2]])
         x = self.wide(x).relu().mean((2, 3))
         x = nn.functional.pad(x, (0, self.biased.out_channels - 16))
         return self.head(self.hidden(x.view(-1, self.hidden.in_features)))
@@ -185,6 +190,10 @@ ODD = {
     "listed": "by another name",
     "aliased": "by another name",
     "hidden": "no attribute 'in_features'",
+    "tied": "shares its weights",
+    "tie": "shares its weights",
+    "folded": "gets a map of shape (2, 12, 6, 12) for one image",
+    "unbatched": "gets a map of shape (12, 6, 12) for one image",
 }
 
 

@@ -50,6 +50,9 @@ def compress(
     refit: Annotated[
         bool, typer.Option(help="Fit the factors to the dense layers' outputs, first layer to last.")
     ] = True,
+    refit_factors: Annotated[
+        str, typer.Option(metavar="both|second", help="All factors together, or the last one exactly.")
+    ] = "both",
     local_search: Annotated[bool, typer.Option(help="Improve the ranks by the true loss.")] = True,
     batch_norm: Annotated[
         str,
@@ -115,6 +118,7 @@ def compress(
             rank_selection=rank_selection,
             factors=factors,
             refit=refit,
+            refit_factors=refit_factors,
             local_search=local_search,
             batch_norm=batch_norm,
             layers=layers,

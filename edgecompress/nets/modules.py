@@ -129,20 +129,32 @@ def find_layers(
     """Returns the named layers in forward order with their map sizes, and those left out with a reason.
 
     Left out are layers no description fits, layers the forward pass does not call as modules, layers
-    it calls more than once (one rewrite cannot serve two inputs of unlike statistics) and layers in
-    whose place nothing else can stand.
+    it calls more than once (one rewrite cannot serve two inputs of unlike statistics), layers that share
+    their weights (rewriting one of them saves none) and layers in whose place nothing else can stand.
     """
     wanted = dict.fromkeys(names)
     shapes = _input_shapes(model, wanted, input_shape)
     order = [name for name in shapes if name in wanted] + [name for name in wanted if name not in shapes]
+    shared = _shared_weights(model)
     layers, skipped = [], []
     for name in order:
         try:
+            _check_own_weight(layer_named(model, name), shared)
             layers.append(_described(name, layer_named(model, name), shapes.get(name, [])))
         except UnsupportedLayer as error:
             skipped.append((name, str(error)))
     stuck = _irreplaceable(model, [layer.name for layer in layers], zero_image(model, input_shape))
     return tuple(layer for layer in layers if layer.name not in stuck), (*skipped, *stuck.items())
+
+
+def _shared_weights(model: nn.Module) -> set[int]:
+    owners = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+    return {weight for weight, count in owners.items() if count > 1}
+
+
+def _check_own_weight(layer: nn.Module, shared: set[int]) -> None:
+    if id(getattr(layer, "weight", None)) in shared:
+        raise UnsupportedLayer("shares its weights with another layer")
 
 
 def _described(name: str, module: nn.Module, shapes: list[torch.Size]) -> Layer:
@@ -153,6 +165,8 @@ def _described(name: str, module: nn.Module, shapes: list[torch.Size]) -> Layer:
     shape = shapes[0]
     if op.kind == "linear":
         return Layer(name=name, op=op, in_size=(shape[:-1].numel(), 1))
+    if len(shape) != 4 or shape[0] != 1:
+        raise UnsupportedLayer(f"gets a map of shape {tuple(shape)} for one image")
     return Layer(name=name, op=op, in_size=(shape[-2], shape[-1]))
 
 

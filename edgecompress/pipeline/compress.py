@@ -17,6 +17,7 @@ from edgecompress.core.types import Block, Budget, Layer, Metric, Plan, Size
 from edgecompress.data.sources import open_source
 from edgecompress.data.splits import Split, Splits, check_labels, make_splits, usual_counts
 from edgecompress.errors import ConfigError
+from edgecompress.factors.repair import Which
 from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
@@ -41,6 +42,7 @@ def compress(
     rank_selection: str = "exact",
     factors: str = "aware",
     refit: bool = True,
+    refit_factors: str = "both",
     local_search: bool = True,
     batch_norm: str = "auto",
     layers: str = "paper",
@@ -64,12 +66,13 @@ def compress(
         EdgeCompressError: an option, the model, the data or the budget is wrong. Nothing is written.
     """
     options = {k: v for k, v in locals().items() if k != "progress"}
+    fitted = _checked_refit(refit_factors) if refit else "none"
     recipe = Recipe(
         methods,
         families,
         rank_selection,
         factors,
-        "both" if refit else "none",
+        fitted,
         local_search,
         batch_norm,
         seed,
@@ -108,6 +111,13 @@ class _Job:
     budget: Budget
     recipe: Recipe
     progress: Progress
+
+
+def _checked_refit(name: str) -> Which:
+    known: dict[str, Which] = {"both": "both", "second": "second"}
+    if name in known:
+        return known[name]
+    raise ConfigError(f"refit factors {name!r} is not known; known are: both, second")
 
 
 def _checked_budget(text: str) -> Budget:
