@@ -376,3 +376,14 @@ def test_every_module_of_a_loaded_model_is_in_eval_mode(file):
     loaded = load_model(str(file), **SMALL)
     assert not any(child.training for child in loaded.module.modules())
     assert isinstance(loaded.module, nn.Module)
+
+
+def test_networks_of_other_precision_become_float32(tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text(
+        "from torch import nn\n"
+        "def model():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5)).double()\n"
+    )
+    loaded = load_model(f"{file}", input_size=(8, 8))
+    assert {p.dtype for p in loaded.module.parameters()} == {torch.float32}

@@ -211,7 +211,7 @@ def _unknown_source(source: str) -> str:
 def _build(place: _Place, classes: int | None) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers go on as if nothing was built
         torch.manual_seed(0)
-        return place.build(classes).eval()
+        return place.build(classes).eval().float()  # images and exported files are float32
 
 
 def _resized(base: Preprocess, size: Size | None, *, keep_margin: bool) -> Preprocess:

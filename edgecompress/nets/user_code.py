@@ -116,6 +116,8 @@ def _call(module: ModuleType, factory: str, *, source: str) -> nn.Module:
         raise ModelError(f"{source}: calling {factory!r} failed: {describe(error)}") from error
     if not isinstance(network, nn.Module):
         raise ModelError(f"{source}: {factory!r} returned type {type(network).__name__}; return an nn.Module")
+    if isinstance(network, torch.jit.ScriptModule):
+        raise ModelError(f"{source}: {factory!r} returned TorchScript, whose layers cannot be replaced")
     return network
 
 
