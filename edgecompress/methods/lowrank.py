@@ -46,7 +46,7 @@ def candidates(layer: Layer) -> Iterator[Candidate]:
             yield candidate
 
 
-_CACHE = FactorCache(max_bytes=512 << 20)
+_CACHE = FactorCache(max_bytes=128 << 20)
 """Building, searching and sweeping budgets ask for the same factorisations again and again."""
 
 

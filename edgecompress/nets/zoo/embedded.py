@@ -175,7 +175,7 @@ FASHION_RESNET = Entry(
 
 FASHION_VIT = Entry(
     name="fashion_vit",
-    summary="vision transformer for 28x28 grey images, 0.35 M parameters; 91.0 % top-1 on the 10k test images",
+    summary="transformer for 28x28 grey images, 0.35 M parameters; 91.0 % top-1 on the 10k test images",
     build=FashionViT,
     classes=10,
     preprocess=FASHION_MNIST,
