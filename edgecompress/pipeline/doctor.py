@@ -27,6 +27,7 @@ REQUIRED = {
     "pillow": "reading images",
     "pydantic": "plan.json and run.json",
     "safetensors": "weights",
+    "greenlet": "repairing layers in step",
     "onnx": "export to ONNX",
     "onnxscript": "export to ONNX",
     "onnxruntime": "running exported models",

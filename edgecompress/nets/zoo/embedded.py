@@ -164,7 +164,7 @@ def _vit_weights() -> Path:
 
 FASHION_RESNET = Entry(
     name="fashion_resnet",
-    summary="residual CNN for 28x28 grey images, 0.26 M parameters; 93.8 % top-1 on the 10k test images",
+    summary="residual CNN for 28x28 grey images, 0.26 M parameters; 93.80 % top-1 on the 10k test images",
     build=FashionResNet,
     classes=10,
     preprocess=FASHION_MNIST,
@@ -175,7 +175,7 @@ FASHION_RESNET = Entry(
 
 FASHION_VIT = Entry(
     name="fashion_vit",
-    summary="transformer for 28x28 grey images, 0.35 M parameters; 91.0 % top-1 on the 10k test images",
+    summary="transformer for 28x28 grey images, 0.35 M parameters; 90.99 % top-1 on the 10k test images",
     build=FashionViT,
     classes=10,
     preprocess=FASHION_MNIST,
