@@ -243,8 +243,9 @@ def _repair_(result: Compressed, prepared: Prepared, progress: Progress) -> None
     batches = setting.selection or setting.calibration
     reference = log_probabilities(setting.model, batches)
     before = divergence(result.module, batches, reference)
+    attempt = copy.deepcopy(result.module)
     repair_(
-        result.module,
+        attempt,
         setting.model,
         setting.layers,
         result.choices,
@@ -254,8 +255,11 @@ def _repair_(result: Compressed, prepared: Prepared, progress: Progress) -> None
         seed=recipe.seed,
         progress=progress,
     )
-    after = divergence(result.module, batches, reference)
-    result.steps.append(("refit", f"{recipe.refit} factors, {_change(before, after)}"))
+    after = divergence(attempt, batches, reference)
+    if after < before:
+        result.module = attempt
+    verdict = f"{recipe.refit} factors {'kept' if after < before else 'dropped'}"
+    result.steps.append(("refit", f"{verdict}, {_change(before, after)}"))
 
 
 def _correct_batch_norm_(result: Compressed, prepared: Prepared) -> None:
