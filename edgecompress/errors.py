@@ -9,6 +9,7 @@ EdgeCompressError
 ├── BudgetError         no plan meets the budget
 ├── ArtefactError       a run or artefact directory is missing or damaged
 ├── ExportError         a file could not be produced or does not agree with the model
+├── DeviceError         a device is missing, does not answer or refuses
 └── MissingPackage      an optional package is needed; the message says how to get it
 
 Messages read *where: what was found; what to do*.
@@ -49,6 +50,10 @@ class ArtefactError(EdgeCompressError):
 
 class ExportError(EdgeCompressError):
     """An exported file could not be produced or does not agree with the model."""
+
+
+class DeviceError(EdgeCompressError):
+    """A device is missing, does not answer or refuses."""
 
 
 class MissingPackage(EdgeCompressError):
