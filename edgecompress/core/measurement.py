@@ -34,7 +34,7 @@ class Conditions(Record):
 class Environment(Record):
     """The state of the device at one moment; None where it does not tell."""
 
-    temperatures_c: dict[str, float] = {}
+    temperatures_c: dict[str, float] = Field(default_factory=dict)
     thermal_status: int | None = None
     """Android's scale: 0 is none, 3 and more is severe throttling."""
     clock_mhz: float | None = None

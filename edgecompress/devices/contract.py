@@ -94,7 +94,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Driver:
-    """A way to run files on a kind of device. One per file of `edgecompress/devices/`: `DRIVER = Driver(...)`."""
+    """A way to run files on a kind of device; each is one file of this package, `DRIVER = Driver(...)`."""
 
     name: str
     summary: str
