@@ -33,7 +33,7 @@ def test_every_dependency_is_looked_at():
 
 
 def test_every_package_of_the_user_extras_is_looked_at():
-    pattern = re.compile(r"([\w.-]+).*extra == ['\"](timm|zoo)['\"]")
+    pattern = re.compile(r"([\w.-]+).*extra == ['\"](timm|zoo|litert-torch)['\"]")
     wanted = {(plain(m[1]), m[2]) for m in map(pattern.match, metadata.requires("edgecompress")) if m}
     assert wanted <= {(plain(name), extra) for name, (extra, _) in module.EXTRAS.items()}
 

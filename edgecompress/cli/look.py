@@ -61,7 +61,10 @@ def _model_or_run(text: str | None, runs_dir: Path) -> str:
 def list_(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help="models, methods, factors, rank-selections, data or devices."),
+        typer.Argument(
+            metavar="KIND",
+            help="models, methods, factors, rank-selections, data, formats, converters, devices or drivers.",
+        ),
     ],
     as_json: opt.AsJson = False,
 ) -> None:

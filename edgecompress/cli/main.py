@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from edgecompress import __version__
+from edgecompress.cli.bench import bench
 from edgecompress.cli.compress import compress, quickstart
+from edgecompress.cli.export import export
 from edgecompress.cli.look import doctor, inspect, list_
 
 app = typer.Typer(
@@ -25,6 +27,8 @@ app = typer.Typer(
 app.command("quickstart")(quickstart)
 app.command("inspect")(inspect)
 app.command("compress")(compress)
+app.command("export")(export)
+app.command("bench")(bench)
 app.command("list")(list_)
 app.command("doctor")(doctor)
 

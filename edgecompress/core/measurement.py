@@ -164,16 +164,29 @@ class Comparison(Record):
     """The verdict in words, with its figures."""
 
 
+class DeviceBench(Record):
+    """What was measured on one device in one sitting."""
+
+    device: str
+    """Its serial or address where several are attached, else the name that was asked for."""
+    measurements: tuple[Measurement, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    """Each file with its baseline."""
+
+
 class BenchResult(Record):
     """What `edgecompress bench` measured. `bench.json`."""
 
     schema_version: Literal[1] = 1
     preset: str
+    score: Literal["median", "p90"]
+    """Which latency of a file counts."""
     device: str
     """The name that was asked for."""
     seed: int
     created: AwareDatetime
     versions: dict[str, str]
-    measurements: tuple[Measurement, ...]
-    comparisons: tuple[Comparison, ...]
-    """Each file with the first; empty for one file."""
+    benches: tuple[DeviceBench, ...]
+    """One per device."""
+    earlier: tuple[Comparison, ...] = ()
+    """Each file with its earlier measurement, where one was given."""

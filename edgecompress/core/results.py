@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from edgecompress.core.types import Accuracy, ModelRef, Plan, Record, Size
 
 
@@ -101,12 +103,63 @@ class ParityResult(Record):
     """Share of images with the same arg max, 0 to 1."""
 
 
+class GraphFacts(Record):
+    """What an exported file consists of."""
+
+    operators: dict[str, int]
+    """How many of each kind, as the format calls them."""
+    transposes: int
+    """Operators that only move data to another order of axes."""
+    outside_delegate: dict[str, int] | None
+    """Operators the accelerated kernels (XNNPACK) leave to the reference ones; None: no delegates here."""
+    input_shape: tuple[int, ...]
+    """As the file has it; 0 for an axis of any length."""
+    input_type: str
+    """As `float32` or `int8`."""
+
+
+class ExportedFile(Record):
+    """One exported file, checked against the network it came from."""
+
+    file: str
+    """Name within the directory of `export.json`."""
+    network: str
+    """`dense` or `compressed`."""
+    format: str
+    precision: str
+    converter: str
+    layout: str
+    """Order of the input's axes, `NCHW` or `NHWC`."""
+    size_bytes: int
+    sha256: str
+    parity: ParityResult
+    graph: GraphFacts
+    notes: tuple[str, ...] = ()
+    """Why this converter was kept, and what a user should know."""
+    seconds: float
+    """To convert and check."""
+
+
+class ExportResult(Record):
+    """What `edgecompress export` wrote. `export.json`."""
+
+    schema_version: Literal[1] = 1
+    directory: str
+    model: ModelRef
+    files: tuple[ExportedFile, ...]
+    parity_images: str
+    """On which images outputs were compared."""
+    calibration_images: str | None = None
+    """With which images int8 ranges were found."""
+    versions: dict[str, str]
+
+
 class QuickstartResult(Record):
     """The before and after of the embedded network."""
 
     compress: CompressResult
-    exports: tuple[ParityResult, ...]
-    dense_onnx: ParityResult
+    export: ExportResult
+    """The ONNX files of both networks."""
     seconds: float
 
 

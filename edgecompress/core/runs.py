@@ -23,7 +23,22 @@ from edgecompress.errors import ArtefactError, ConfigError
 
 RUN_FILE = "run.json"
 
-PACKAGES = ("torch", "torchvision", "numpy", "scipy", "safetensors", "onnx", "onnxscript", "onnxruntime")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "scipy",
+    "safetensors",
+    "onnx",
+    "onnxscript",
+    "onnxsim",
+    "onnxruntime",
+    "onnx2tf",
+    "tensorflow",
+    "litert-torch",
+    "ai-edge-litert",
+    "ai-edge-quantizer",
+)
 """Their versions can change a result."""
 
 WHERE_OPTIONS = frozenset({"name", "runs_dir", "overwrite"})

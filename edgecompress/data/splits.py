@@ -86,7 +86,7 @@ def make_splits(
     """
     if min(calibration, selection, report or 0) < 0:
         raise ConfigError(f"{calibration=}, {selection=}, {report=}: counts of images cannot be negative")
-    used_from, reported_from = _choose_sets(source, report_source)
+    used_from, reported_from = image_sets(source, report_source)
     left, reported = _draw_report(used_from, reported_from, report, reserved=calibration + selection)
     drawn = _draw(left, calibration + selection, seed=seed, name=used_from.name)
     splits = [
@@ -108,11 +108,12 @@ def usual_counts(source: Source, report_source: Source | None = None) -> tuple[i
 
     512 each where there are plenty; of a small set two fifths and one fifth, so that a report is left.
     """
-    available = len(_choose_sets(source, report_source)[0])
+    available = len(image_sets(source, report_source)[0])
     return max(1, min(USUAL_IMAGES, available * 2 // 5)), min(USUAL_IMAGES, available // 5)
 
 
-def _choose_sets(source: Source, report_source: Source | None) -> tuple[ImageSet, ImageSet]:
+def image_sets(source: Source, report_source: Source | None) -> tuple[ImageSet, ImageSet]:
+    """Returns the images that may be used and those that may be reported on; one set for both in a pool."""
     asked = source if report_source is None else report_source
     used_from = source.pool if source.train is None else source.train
     reported_from = asked.pool if asked.test is None else asked.test

@@ -88,6 +88,8 @@ class Options:
     """Of one call to the device."""
     settle_s: float = 120.0
     """How long to wait at most for a hot device before measuring all the same."""
+    clean: bool = False
+    """Remove what was pushed to the device when the session ends."""
     adb: str = "adb"
     """Program to call."""
 

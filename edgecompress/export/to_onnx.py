@@ -1,23 +1,20 @@
-"""ONNX files: one file with its weights inside, batch norms folded, for onnxruntime and most converters."""
+"""The converter to ONNX: torch's own exporter, then simplified; one file with its weights inside."""
 
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
-import warnings
+import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from edgecompress.core.quiet import quiet
 from edgecompress.core.store import replacing
-from edgecompress.errors import ExportError, MissingPackage
-from edgecompress.export.contract import Exporter, check_exportable
+from edgecompress.errors import ExportError
+from edgecompress.export.contract import Converter, Shape, check_exportable, package, reason
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -32,55 +29,27 @@ LARGEST_FILE_BYTES = 2**31 - 1
 """More does not fit in one protobuf message."""
 
 
-def export(model: nn.Module, input_shape: tuple[int, int, int], path: Path) -> None:
+def convert(model: nn.Module, input_shape: Shape, path: Path, any_batch: bool = False) -> None:
     """Writes a network as ONNX: `image` (1, C, H, W) in, `logits` (1, classes) out.
+
+    With `any_batch` the first axis takes any length.
 
     Raises:
         ExportError: the network is not ready, too large for one file, or holds what ONNX cannot say.
-        MissingPackage: onnx or onnxscript is not installed.
+        MissingPackage: onnx, onnxscript or onnxsim is not installed.
         ArtefactError: the file cannot be written.
     """
-    onnx = _package("onnx")
-    _package("onnxscript")  # what torch.onnx.export is written in
+    onnx = package("onnx", what="ONNX")
+    package("onnxscript", what="ONNX")  # what torch.onnx.export is written in
     check_exportable(model)
     _check_size(model, path)
-    proto = _converted(model, input_shape, path)
+    proto = _simplified(_converted(model, input_shape, path, any_batch=any_batch))
     try:
-        onnx.checker.check_model(proto)
-    except onnx.checker.ValidationError as error:
-        raise ExportError(f"{path.name}: the converter wrote an invalid file: {_reason(error)}") from None
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ExportError(f"{path.name}: the converter wrote an invalid file: {reason(error)}") from None
     with replacing(path) as temporary:
         temporary.write_bytes(proto.SerializeToString(deterministic=True))
-
-
-def run(file: Path, images: Tensor) -> Tensor:
-    """Returns the first output of an ONNX file for images (N, C, H, W), by onnxruntime on the CPU.
-
-    Raises:
-        ExportError: onnxruntime cannot read the file, or it does not take such images.
-        MissingPackage: onnxruntime is not installed.
-    """
-    runtime = _package("onnxruntime")
-    if not file.is_file():
-        raise ExportError(f"{file}: there is no such file; export it first")
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3  # errors come as exceptions; warnings on stderr help nobody here
-    options.intra_op_num_threads = torch.get_num_threads()
-    try:
-        session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        name = session.get_inputs()[0].name
-        rows = [session.run(None, {name: image.numpy()})[0] for image in torch.split(images, 1)]
-    except _runtime_errors() as error:
-        raise ExportError(f"{file.name}: onnxruntime cannot run it: {_reason(error)}") from None
-    return torch.cat([torch.from_numpy(row) for row in rows])
-
-
-def _package(name: str) -> ModuleType:
-    """Imports a package when it is needed: they load slowly and most commands do without."""
-    try:
-        return import_module(name)
-    except ImportError:
-        raise MissingPackage(f"ONNX: needs {name}; run: pip install {name}") from None
 
 
 def _check_size(model: nn.Module, path: Path) -> None:
@@ -92,14 +61,17 @@ def _check_size(model: nn.Module, path: Path) -> None:
         )
 
 
-def _converted(model: nn.Module, input_shape: tuple[int, int, int], path: Path) -> ModelProto:
+def _converted(model: nn.Module, input_shape: Shape, path: Path, *, any_batch: bool) -> ModelProto:
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
+    images = torch.zeros(2 if any_batch else 1, *input_shape)
+    axes = ({0: torch.export.Dim("batch")},) if any_batch else None
+    program = None
     try:
-        with _quiet(), _plain_attention():
-            program = torch.onnx.export(
-                model,
-                (torch.zeros(1, *input_shape),),
+        with quiet(), _plain_attention():
+            program = torch.export.export(model, (images,), dynamic_shapes=axes)
+            written = torch.onnx.export(
+                program,
                 input_names=[INPUT_NAME],
                 output_names=[OUTPUT_NAME],
                 opset_version=OPSET,
@@ -107,32 +79,49 @@ def _converted(model: nn.Module, input_shape: tuple[int, int, int], path: Path) 
                 external_data=False,
                 verbose=False,
             )
-    except RuntimeError as error:  # what all errors of torch.onnx derive from
-        raise ExportError(
-            f"{path.name}: cannot be converted to ONNX: {_reason(error)}; rewrite that part of the network"
-        ) from None
-    assert program is not None  # the older exporter, dynamo=False, returns none
+    except RuntimeError as error:  # what all errors of torch.export and torch.onnx derive from
+        raise ExportError(_failure(path.name, error, program)) from None
+    assert written is not None  # the older exporter, dynamo=False, returns none
     # The converter notes for every node in which line of which source file it was called: paths of
     # this machine, which do not belong in a file that is passed on.
-    ClearMetadataAndDocStringPass()(program.model)
-    return program.model_proto
+    ClearMetadataAndDocStringPass()(written.model)
+    return written.model_proto
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides what the converter says: deprecations within torch, advice to people who extend it, and
-    the graphs it prints of attempts that failed.
+def _failure(name: str, error: RuntimeError, program: torch.export.ExportedProgram | None) -> str:
+    """Says which operator of which layer ONNX has no word for, where that is what went wrong."""
+    why = reason(error)
+    operator = re.search(r"op='([\w.]+)'", why)
+    if operator is None or program is None:
+        return f"{name}: cannot be converted to ONNX: {why}; rewrite that part of the network"
+    layer = _layer_with(program, operator[1]) or "the network's forward"
+    return (
+        f"{name}: {layer}: ONNX has no operator for {operator[1]!r}; "
+        "replace it in that layer by operators ONNX knows, or compute it outside of the network"
+    )
 
-    Nothing is lost: `onnx.checker` and the parity check judge the file, and failures are exceptions.
-    """
-    said, level = io.StringIO(), logging.root.manager.disable
-    logging.disable(logging.ERROR)
+
+def _layer_with(program: torch.export.ExportedProgram, operator: str) -> str | None:
+    """Returns the dotted name of the innermost module that calls an operator."""
+    with quiet():
+        nodes = program.run_decompositions().graph.nodes
+    for node in nodes:
+        called = str(getattr(node.target, "_schema", None) and node.target._schema.name)
+        if called.replace("::", ".") == operator:
+            stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
+            return stack[-1] if stack else None
+    return None
+
+
+def _simplified(proto: ModelProto) -> ModelProto:
+    """Folds constants and drops operators without effect; keeps the original where that fails."""
+    onnxsim = package("onnxsim", what="ONNX")
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
+        with quiet():
+            simpler, sound = onnxsim.simplify(proto)
+    except (RuntimeError, ValueError):  # it gives up on some networks; the file is right without it
+        return proto
+    return cast("ModelProto", simpler) if sound else proto
 
 
 @contextlib.contextmanager
@@ -146,20 +135,6 @@ def _plain_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-def _runtime_errors() -> tuple[type[Exception], ...]:
-    """Returns what onnxruntime raises: classes of its own with no common base, and ValueError for inputs."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    errors = (value for value in vars(state).values() if isinstance(value, type))
-    return (*(error for error in errors if issubclass(error, Exception)), ValueError)
-
-
-def _reason(error: BaseException) -> str:
-    """Returns the innermost cause, its first paragraph as one line; torch wraps it in a page of advice."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    first = str(error).strip().partition("\n\n")[0]
-    return " ".join(first.split()) or type(error).__name__
-
-
-EXPORTER = Exporter("onnx", "ONNX for onnxruntime, one file, opset 20", ".onnx", export, run)
+CONVERTER = Converter(
+    "torch", "torch's exporter, simplified", "onnx", ("onnx", "onnxscript", "onnxsim"), convert
+)

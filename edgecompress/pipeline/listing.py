@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from importlib import metadata
 
 from edgecompress.core.plugins import Plugin, discover
 from edgecompress.core.results import ListItem, ListResult
@@ -72,10 +70,41 @@ def _data() -> tuple[ListItem, ...]:
     return _items(discover(readers, Reader))
 
 
+def _formats() -> tuple[ListItem, ...]:
+    from edgecompress import export
+    from edgecompress.export.contract import Format
+
+    return _items(discover(export, Format))
+
+
+def _converters() -> tuple[ListItem, ...]:
+    from edgecompress import export
+    from edgecompress.export.contract import Converter, missing_packages
+
+    return tuple(
+        ListItem(name=name, summary=f"{each.format}: {each.summary}{_lacking(missing_packages(each))}")
+        for name, each in sorted(discover(export, Converter).items())
+    )
+
+
+def _lacking(packages: tuple[str, ...]) -> str:
+    return f"; not installed: {', '.join(packages)}" if packages else ""
+
+
 def _devices() -> tuple[ListItem, ...]:
-    cores = os.cpu_count() or 1
-    runtime = f"onnxruntime {metadata.version('onnxruntime')}"
-    return (ListItem(name="local", summary=f"this machine, {cores} cores, {runtime}"),)
+    from edgecompress.devices.files import known_devices
+
+    return tuple(
+        ListItem(name=name, summary=f"{device.title}; {', '.join(device.drivers)}")
+        for name, device in sorted(known_devices().items())
+    )
+
+
+def _drivers() -> tuple[ListItem, ...]:
+    from edgecompress import devices
+    from edgecompress.devices.contract import Driver
+
+    return _items(discover(devices, Driver))
 
 
 KINDS: Mapping[str, Callable[[], tuple[ListItem, ...]]] = {
@@ -84,6 +113,9 @@ KINDS: Mapping[str, Callable[[], tuple[ListItem, ...]]] = {
     "factors": _factors,
     "rank-selections": _rank_selections,
     "data": _data,
+    "formats": _formats,
+    "converters": _converters,
     "devices": _devices,
+    "drivers": _drivers,
 }
 """What can be listed."""

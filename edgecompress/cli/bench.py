@@ -1,0 +1,127 @@
+"""The command `bench`: milliseconds, measured."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgecompress.cli import options as opt
+from edgecompress.cli.running import running, show
+from edgecompress.errors import ConfigError
+
+
+def bench(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE... | RUN]",
+            help=".onnx and .tflite files, or a run; the latest exported run when not given.",
+        ),
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(metavar="local|adb|NAME", help="See `edgecompress list devices`, or a device file."),
+    ] = "local",
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="quick|standard|mlperf",
+            help="At least 50 runs; 200 and 10 s; or 1024 and 60 s with the 90th percentile as the score.",
+        ),
+    ] = "standard",
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Threads of the runtime; 1 by default.")
+    ] = None,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            metavar="7|4-7|any", help="Cores to run on; the fastest by default, any for not pinned."
+        ),
+    ] = None,
+    serial: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SERIAL|all", help="Phones to measure on at the same time; give it once for each."
+        ),
+    ] = None,
+    benchmark_binary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Google's benchmark_model for the phone.")
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also the time per operator, in a pass of its own.")
+    ] = False,
+    against: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An earlier bench JSON to compare with.")
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Of one call to the device.")
+    ] = 300.0,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what was pushed to the device afterwards.")
+    ] = False,
+    seed: opt.Seed = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the result as JSON; in the run by default."
+        ),
+    ] = None,
+    runs_dir: opt.RunsDir = Path("runs"),
+    config: opt.Config = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Measure files on a device and say which is faster, and how surely.
+
+    Files are measured in turns, so that drift and noise hit all alike. Each is compared with
+    the first; the files of a run with its dense network.
+
+    \b
+    Examples:
+      edgecompress bench
+      edgecompress bench a.tflite b.tflite c.onnx
+      edgecompress bench runs/compress-resnet20-001 --device pixel4 --benchmark-binary benchmark_model
+      edgecompress bench a.tflite b.tflite --device adb --serial all
+    """
+    with running() as progress:
+        from edgecompress.pipeline.bench import bench as run
+
+        result = run(
+            what or (),
+            device=device,
+            preset=preset,
+            threads=threads,
+            cores=parse_cores(cores),
+            serials=serial or (),
+            benchmark_binary=benchmark_binary,
+            profile=profile,
+            against=against,
+            timeout_s=timeout_s,
+            clean=clean,
+            seed=seed,
+            output=output,
+            runs_dir=runs_dir,
+            progress=progress,
+        )
+    show(result, as_json=as_json)
+
+
+def parse_cores(text: str | None) -> tuple[int, ...] | None:
+    """Reads `7`, `4-7`, `0,2-3` or `any`, which is no core in particular.
+
+    Raises:
+        ConfigError: the text is none of these.
+    """
+    if text is None:
+        return None
+    if text.strip() == "any":
+        return ()
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,3})(?:-(\d{1,3}))?\s*", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ConfigError(f"--cores {text!r}: not understood; write 7, 4-7, 0,2-3 or any")
+        found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(sorted(found))

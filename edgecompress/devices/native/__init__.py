@@ -1,0 +1,1 @@
+"""Our own benchmark program for Linux boards: C on LiteRT's library, compiled where it is needed."""

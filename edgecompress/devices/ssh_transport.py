@@ -1,0 +1,149 @@
+"""Boards over OpenSSH: a transport that runs commands and copies files with the `ssh` program.
+
+Nothing is asked: keys, known hosts and aliases are those of the user's own `~/.ssh`. Files go through
+`cat` on the board rather than `scp`, which quotes remote names in two ways, depends on a server some
+boards lack, and leaves half a file under its final name.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgecompress.devices.transport import Done
+from edgecompress.errors import ConfigError, DeviceError
+
+SSH = "ssh"
+SSH_FAILED = 255
+"""What `ssh` exits with when it fails itself; our commands never do."""
+CONNECT_TIMEOUT_S = 10
+SETTINGS = (
+    "BatchMode=yes",  # a question would hang where nobody sees it
+    f"ConnectTimeout={CONNECT_TIMEOUT_S}",
+    "ServerAliveInterval=15",  # a board that was unplugged would be waited for in vain
+    "ServerAliveCountMax=3",
+    "LogLevel=ERROR",
+    "ForwardX11=no",
+    "ForwardAgent=no",
+)
+ADVICE = {
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": (
+        "its host key has changed",
+        "if it was set up anew, forget the old key with `ssh-keygen -R ADDRESS`",
+    ),
+    "Host key verification failed": (
+        "its host key is not known",
+        "connect once with `ssh {place}` and accept it",
+    ),
+    "Permission denied": ("permission denied", "give it your key with `ssh-copy-id {place}`"),
+    "Could not resolve": ("its name is not known", "check `host` in the device file"),
+    "Connection refused": ("refuses the connection", "is its ssh server running, and is the port right?"),
+    "timed out": ("cannot be reached", "is it switched on and in this network?"),
+    "No route to host": ("cannot be reached", "is it switched on and in this network?"),
+    "Network is unreachable": ("cannot be reached", "is this machine in a network?"),
+}
+"""What `ssh` says, what that means, and what to do; the first that is found counts."""
+
+RECEIVE = """
+part="$0.part$$"
+if cat >"$part" && [ "$(wc -c <"$part")" -eq "$1" ] && mv -f "$part" "$0"; then exit 0; fi
+rm -f "$part"; exit 1
+"""
+"""Takes a file from standard input. A connection that breaks looks like the end of the file, so the
+size is compared before the file gets its name."""
+
+
+@dataclass(frozen=True)
+class SshTransport:
+    """A board reached over ssh; every call is a connection of its own."""
+
+    host: str
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        user, _, address = self.host.rpartition("@")
+        # ssh would take such a word for an option, and options can run programs
+        if not address or user.startswith("-") or address.startswith("-") or self.host.split() != [self.host]:
+            raise ConfigError(f"host {self.host!r}: not an address; write user@address or a name")
+
+    @property
+    def where(self) -> str:
+        """Returns the host, and the port where it is not the usual one."""
+        return self.host if self.port is None else f"{self.host}:{self.port}"
+
+    def run(self, command: Sequence[str], *, timeout_s: float) -> Done:
+        """Runs a command given as its words; it finds nothing on its standard input.
+
+        Raises:
+            DeviceError: the board does not answer in time or is gone.
+        """
+        return self._call(command, timeout_s=timeout_s, sent=None)
+
+    def push(self, local: Path, remote: str, *, timeout_s: float) -> None:
+        """Copies a file to a name of its own, then renames it.
+
+        Raises:
+            DeviceError: the board has no room, refuses, or is gone.
+        """
+        try:
+            size_bytes = local.stat().st_size
+            done = self._call(["sh", "-c", RECEIVE, remote, str(size_bytes)], timeout_s=timeout_s, sent=local)
+        except OSError as error:
+            raise DeviceError(f"{local}: cannot be read: {error.strerror or error}") from None
+        if done.code == 0:
+            return
+        if "No space left" in done.err:
+            raise DeviceError(f"{self.where}: no room for {local.name!r}; free some storage on the board")
+        raise DeviceError(f"{self.where}: {remote} could not be written: {_last_line(done.err)}")
+
+    def _call(self, command: Sequence[str], *, timeout_s: float, sent: Path | None) -> Done:
+        # a shell that stays until the end: else a command killed by a signal would be a failure of ssh.
+        # In English, because messages are looked at.
+        script = f"LC_ALL=C; export LC_ALL; {shlex.join(command)}; exit $?"
+        words = [*self._words(), "--", self.host, shlex.join(["sh", "-c", script])]
+        code, out, err = _run(words, timeout_s=timeout_s, sent=sent, where=self.where, what=command[0])
+        if code == SSH_FAILED:
+            place = self.host if self.port is None else f"-p {self.port} {self.host}"
+            raise DeviceError(f"{self.where}: {_meaning(err, place=place)}")
+        return Done(code, out, err)
+
+    def _words(self) -> list[str]:
+        settings = [word for setting in SETTINGS for word in ("-o", setting)]
+        return [SSH, "-T", *settings, *(() if self.port is None else ("-p", str(self.port)))]
+
+
+def _run(
+    words: Sequence[str], *, timeout_s: float, sent: Path | None, where: str, what: str
+) -> tuple[int, str, str]:
+    source = Path("/dev/null") if sent is None else sent
+    with source.open("rb") as stream:
+        try:
+            done = subprocess.run(
+                words,
+                stdin=stream,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise DeviceError(f"{SSH}: no such program; on Debian: apt-get install openssh-client") from None
+        except subprocess.TimeoutExpired:
+            raise DeviceError(f"{where}: `{what}` took over {timeout_s:g} s; is the board busy?") from None
+    return done.returncode, done.stdout, done.stderr
+
+
+def _meaning(err: str, *, place: str) -> str:
+    for said, (meaning, advice) in ADVICE.items():
+        if said in err:
+            return f"{meaning}; {advice.format(place=place)}"
+    return f"the connection broke: {_last_line(err)}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:160] if lines else "it said nothing"

@@ -1,0 +1,200 @@
+"""What is exported: the networks a run or a model source stands for, and images to check them with."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from edgecompress.core.runs import RUN_FILE, latest_run, read_run
+from edgecompress.core.types import ModelRef, Size
+from edgecompress.data.sources import ImageSet, Source, open_source
+from edgecompress.data.splits import image_sets, make_splits
+from edgecompress.errors import ArtefactError, ConfigError, EdgeCompressError
+from edgecompress.nets.artefact import PLAN_FILE, load, read_plan
+from edgecompress.nets.sources import LoadedModel, load_model
+
+EXPORTS = "exports"
+"""Directory within a run, and of models that are in no run."""
+CALIBRATION_IMAGES = 256
+PARITY_IMAGES = 200
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Networks to export under one roof."""
+
+    ref: ModelRef
+    networks: dict[str, nn.Module]
+    """By the name of their files: `dense` and `compressed` for a run."""
+    directory: Path
+    """Where files go when the user does not say."""
+    data: str | None
+    report_data: str | None
+    seed: int
+    """Of the run, so that calibration images are the same ones."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images to export with, each (N, C, H, W); none is in both."""
+
+    calibration: Tensor
+    """For int8 ranges; may be empty."""
+    parity: Tensor
+    """For comparing outputs."""
+    calibration_from: str | None
+    parity_from: str
+
+
+def find_subject(
+    model: str | None,
+    *,
+    runs_dir: Path,
+    dense: bool,
+    weights: str | None = None,
+    input_size: Size | None = None,
+    channels: int | None = None,
+    classes: int | None = None,
+) -> Subject:
+    """Loads a run (its path or name, None for the latest) or a model source.
+
+    `dense` adds the network a run started from, to compare with.
+
+    Raises:
+        EdgeCompressError: there is no such run, or a network cannot be loaded.
+    """
+    run = _run_meant(model, runs_dir)
+    if run is not None:
+        return _from_run(run, dense=dense)
+    assert model is not None  # without a name a run is meant
+    loaded = load_model(model, weights=weights, input_size=input_size, channels=channels, classes=classes)
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", re.split(r"[:/\\]", loaded.ref.source)[-1]).strip("-.")
+    return Subject(loaded.ref, {name: loaded.module}, Path(EXPORTS) / name, loaded.data, None, 0)
+
+
+def _run_meant(model: str | None, runs_dir: Path) -> Path | None:
+    if model is None:
+        return latest_run(runs_dir, containing=PLAN_FILE)
+    for path in (Path(model), runs_dir / model):
+        if (path / RUN_FILE).is_file() or (path / PLAN_FILE).is_file():
+            return path
+    if Path(model).is_dir():
+        raise ArtefactError(f"{model}: holds no {PLAN_FILE}; it is not a run that can be exported")
+    return None
+
+
+def _from_run(path: Path, *, dense: bool) -> Subject:
+    ref = read_plan(path).model
+    run = read_run(path) if (path / RUN_FILE).is_file() else None
+    options = {} if run is None else run.options
+    networks = {"compressed": load(path)}
+    original = _original(ref) if dense or options.get("data") is None else None
+    if dense and original is not None:
+        networks = {"dense": original.module, **networks}
+    return Subject(
+        ref,
+        networks,
+        path / EXPORTS,
+        _text(options.get("data")) or (original.data if original else None),
+        _text(options.get("report_data")),
+        0 if run is None else run.seed,
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _original(ref: ModelRef) -> LoadedModel:
+    """Loads the dense network of a run.
+
+    Raises:
+        ArtefactError: it is no longer the one the run started from.
+    """
+    at_own_size = ref.source.startswith("zoo:")  # the zoo knows its input
+    try:
+        loaded = load_model(
+            ref.source,
+            weights=ref.weights,
+            classes=ref.classes,
+            input_size=None if at_own_size else ref.preprocess.size,
+            channels=None if at_own_size else len(ref.preprocess.mean),
+        )
+    except EdgeCompressError as error:
+        raise type(error)(f"{error}; to export without the dense network pass --no-dense") from None
+    if loaded.ref.weights_sha256 != ref.weights_sha256:
+        raise ArtefactError(
+            f"{ref.weights or ref.source}: the weights changed since the run; "
+            "restore them, or pass --no-dense to export without the dense network"
+        )
+    return loaded
+
+
+def find_images(
+    subject: Subject,
+    *,
+    data: str | None,
+    report_data: str | None,
+    calibrating: bool,
+    calibration: int | None,
+    parity: int | None,
+) -> Images:
+    """Draws images for calibration and others for parity; noise for parity where there are none at all.
+
+    Counts left out are 256 and 200, or two fifths of a small set each.
+
+    Raises:
+        DataError: images cannot be read, or are too few.
+        ConfigError: calibration images are needed and there are none.
+    """
+    spec = data or subject.data
+    if spec is None:
+        if calibrating:
+            raise ConfigError(
+                f"{subject.ref.source}: int8 needs images to find the ranges of activations; pass --data"
+            )
+        return _noise(subject.ref, PARITY_IMAGES if parity is None else parity)
+    preprocess = subject.ref.preprocess
+    source = open_source(spec, preprocess)
+    other_spec = report_data or (subject.report_data if data is None else None)
+    other = None if other_spec is None else open_source(other_spec, preprocess)
+    trained, reported = image_sets(source, other)
+    wanted = _count(calibration, CALIBRATION_IMAGES, trained) if calibrating else 0
+    return _drawn(source, other, wanted, _count(parity, PARITY_IMAGES, reported), subject.seed)
+
+
+def _count(asked: int | None, usual: int, images: ImageSet) -> int:
+    return min(usual, max(1, len(images) * 2 // 5)) if asked is None else asked
+
+
+def _drawn(source: Source, other: Source | None, calibration: int, parity: int, seed: int) -> Images:
+    """Compares on report images; on others, not used for calibration, where those have no labels."""
+    labelled = image_sets(source, other)[1].labels() is not None
+    splits = make_splits(
+        source,
+        calibration=calibration,
+        selection=0 if labelled else parity,
+        report=parity if labelled else 0,
+        seed=seed,
+        report_source=other if labelled else None,
+    )
+    compared = splits.report if labelled else splits.selection
+    assert compared is not None  # asked for at least one
+    calibrating = splits.calibration.tensors()[0] if calibration else torch.empty(0)
+    name = splits.summary.source
+    return Images(
+        calibrating,
+        compared.tensors()[0],
+        f"{calibration} images of {name}" if calibration else None,
+        f"{len(compared)} images of {name}",
+    )
+
+
+def _noise(ref: ModelRef, count: int) -> Images:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(count, *ref.input_shape, generator=generator)
+    return Images(torch.empty(0), noise, None, f"{count} images of noise, as no --data was given")

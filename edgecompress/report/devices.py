@@ -1,0 +1,83 @@
+"""Devices as text for a terminal, at most 80 columns wide. Nothing here prints."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from edgecompress.core.device import Cluster, Device
+from edgecompress.devices.native.build import DevicePrepared
+
+WIDTH = 80
+
+
+def device_text(device: Device) -> str:
+    """Returns what a device file says, with where it comes from."""
+    blocks = [
+        [f"{device.name}: {device.title}", *_properties(device)],
+        list(_clusters(device)),
+        list(_wrapped(device.notes)),
+        list(_facts(device)),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def prepared_text(result: DevicePrepared) -> str:
+    """Returns what was prepared for a board and where it is."""
+    return "\n".join(
+        (
+            f"{result.device}: ready to be measured, with LiteRT {result.litert_version} for {result.machine}",
+            f"  runner   {result.runner}",
+            f"  library  {result.library}",
+        )
+    )
+
+
+def _properties(device: Device) -> Iterator[str]:
+    properties = {
+        "SoC": device.soc,
+        "drivers": ", ".join(device.drivers),
+        "told by": ", ".join(device.match),
+        "reached": _reached(device),
+        "threads": str(device.threads),
+    }
+    for name, value in properties.items():
+        if value:
+            yield f"  {name:<8} {value}"
+
+
+def _reached(device: Device) -> str | None:
+    if device.serial is not None:
+        return f"adb, serial {device.serial}"
+    if "board" not in device.drivers or device.transport == "adb":
+        return None
+    if device.host is None:
+        return 'ssh, with host = "user@address" in a file of your own'
+    return f"ssh, {device.host}" + ("" if device.port is None else f" port {device.port}")
+
+
+def _clusters(device: Device) -> Iterator[str]:
+    for one in device.clusters:
+        star = "*" if one.cores == device.cores else " "
+        yield f"{star} {one.name:<7} cores {_span(one):<9} {one.core}{_clock(one)}"
+    if device.clusters:
+        yield "* measured on these, unless the device itself says that others are faster"
+
+
+def _span(cluster: Cluster) -> str:
+    return ",".join(map(str, cluster.cores))
+
+
+def _clock(cluster: Cluster) -> str:
+    return "" if cluster.max_ghz is None else f", up to {cluster.max_ghz:g} GHz"
+
+
+def _facts(device: Device) -> Iterator[str]:
+    for fact in device.facts:
+        seen = "" if fact.verified else " (not verified)"
+        yield from _wrapped([f"{fact.about}{seen}: {fact.source}"])
+
+
+def _wrapped(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield from textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ")

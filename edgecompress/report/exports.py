@@ -1,0 +1,61 @@
+"""What `export` wrote, as tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from edgecompress.core.results import ExportedFile, ExportResult
+from edgecompress.report.numbers import megabytes, shape, share
+from edgecompress.report.tables import add_row, lines, table, title
+
+
+def export_text(result: ExportResult) -> RenderableType:
+    """Returns a row per file: how close to PyTorch it is, and what it consists of."""
+    calibrated = result.calibration_images
+    return Group(
+        title(result.model.source, "exported, each file run and compared with PyTorch"),
+        files_table(result),
+        *lines([f"compared on {result.parity_images}"]),
+        *lines([f"int8 calibrated on {calibrated}"] if calibrated else []),
+        *lines(_notes(result)),
+        Text.assemble("written to ", (result.directory, "bold"), ", figures in export.json"),
+    )
+
+
+def files_table(result: ExportResult) -> Table:
+    """Returns a row per file."""
+    rows = table(
+        "file", "by", "input", "size", "same top-1", "largest diff.", "of largest", "ops", "transp.",
+        right_from=3,
+    )  # fmt: skip
+    for one in result.files:
+        add_row(rows, *_cells(one))
+    return rows
+
+
+def _cells(one: ExportedFile) -> tuple[str, ...]:
+    parity, graph = one.parity, one.graph
+    return (
+        one.file,
+        one.converter,
+        shape(graph.input_shape),
+        megabytes(one.size_bytes),
+        share(parity.top1_agreement, 1),
+        f"{parity.max_abs_diff:.1e}",
+        f"{parity.max_rel_diff:.1e}",
+        str(sum(graph.operators.values())),
+        str(graph.transposes),
+    )
+
+
+def _notes(result: ExportResult) -> list[str]:
+    notes = []
+    for one in result.files:
+        outside = one.graph.outside_delegate
+        if outside:
+            kinds = ", ".join(f"{number} {kind}" for kind, number in outside.items())
+            notes.append(f"{one.file}: outside XNNPACK: {kinds}")
+        notes += [f"{one.file}: {note}" for note in one.notes]
+    return notes

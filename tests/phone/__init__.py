@@ -1,0 +1,1 @@
+"""A phone made of a directory and a daemon that the real `adb` takes for one."""
