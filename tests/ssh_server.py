@@ -70,9 +70,7 @@ class Board:
 def serving(folder):
     """Starts sshd; it knows its user, and the user knows it."""
     for name in ("host_key", "user_key", "other_key"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True
-        )
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
     board = Board(folder, _free_port())
     (folder / "server").write_text(SERVER.format(folder=folder, port=board.port))
     (folder / "client").write_text(CLIENT.format(folder=folder))

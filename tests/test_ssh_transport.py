@@ -1,12 +1,13 @@
 """Reaching a board over the real ssh and sshd."""
 
 import os
+import socket
 import subprocess
 
 import pytest
 from ssh_server import needs_sshd, server, ssh_board
 
-from edgecompress.devices.ssh_transport import RECEIVE, SshTransport
+from edgecompress.devices.ssh_transport import RECEIVE, SshTransport, connected
 from edgecompress.errors import ConfigError, DeviceError
 
 __all__ = ["server", "ssh_board"]
@@ -15,7 +16,14 @@ pytestmark = needs_sshd
 
 @pytest.fixture
 def transport(ssh_board):
-    return SshTransport(ssh_board.host, ssh_board.port)
+    with connected(ssh_board.host, ssh_board.port) as one:
+        yield one
+
+
+def connect(ssh_board, port=None):
+    """Makes a connection and ends it."""
+    with connected(ssh_board.host, port or ssh_board.port):
+        pass
 
 
 def check_one_line(caught, *parts):
@@ -48,7 +56,7 @@ def test_a_command_finds_nothing_on_its_input(transport):
     assert transport.run(["cat"], timeout_s=20).out == ""
 
 
-def test_messages_are_in_english(transport, monkeypatch):
+def test_messages_are_in_english(transport):
     assert transport.run(["sh", "-c", "echo $LC_ALL"], timeout_s=20).out == "C\n"
 
 
@@ -114,31 +122,59 @@ def test_a_full_board_is_told_and_keeps_nothing(transport, tmp_path):
 # Connections
 
 
-def test_a_port_nobody_listens_on_is_told(transport):
+def test_calls_share_one_connection_which_ends_with_the_last(ssh_board):
+    log = ssh_board.folder / "log"
+    before = log.read_text().count("Accepted publickey")
+    with connected(ssh_board.host, ssh_board.port) as transport:
+        for _ in range(3):
+            assert transport.run(["true"], timeout_s=20).code == 0
+    assert log.read_text().count("Accepted publickey") == before + 1
+    assert not transport.shared.parent.exists()
+
+
+def test_a_lost_connection_is_made_anew(transport):
+    transport.shared.unlink()
+    assert transport.run(["echo", "there"], timeout_s=20).out == "there\n"
+
+
+def test_a_port_nobody_listens_on_is_told(ssh_board):
     with pytest.raises(DeviceError) as caught:
-        SshTransport(transport.host, 1).run(["true"], timeout_s=20)
-    check_one_line(caught, f"{transport.host}:1", "refuses the connection", "ssh server")
+        connect(ssh_board, port=1)
+    check_one_line(caught, f"{ssh_board.host}:1", "refuses the connection", "ssh server")
 
 
-def test_an_unknown_host_key_is_told(ssh_board, transport):
+def test_an_unknown_host_key_is_told(ssh_board):
     (ssh_board.folder / "known_hosts").write_text("")
     with pytest.raises(DeviceError) as caught:
-        transport.run(["true"], timeout_s=20)
-    check_one_line(caught, "host key is not known", f"ssh -p {ssh_board.port} {transport.host}")
+        connect(ssh_board)
+    check_one_line(caught, "host key is not known", f"ssh -p {ssh_board.port} {ssh_board.host}")
 
 
-def test_a_changed_host_key_is_told(ssh_board, transport):
+def test_a_changed_host_key_is_told(ssh_board):
     ssh_board.know_host("other_key")
     with pytest.raises(DeviceError) as caught:
-        transport.run(["true"], timeout_s=20)
+        connect(ssh_board)
     check_one_line(caught, "host key has changed", "ssh-keygen -R")
 
 
-def test_a_key_the_board_does_not_take_is_told(ssh_board, transport):
+def test_a_key_the_board_does_not_take_is_told(ssh_board):
     ssh_board.admit_user("other_key")
     with pytest.raises(DeviceError) as caught:
-        transport.run(["true"], timeout_s=20)
-    check_one_line(caught, "permission denied", f"ssh-copy-id -p {ssh_board.port} {transport.host}")
+        connect(ssh_board)
+    check_one_line(caught, "permission denied", f"ssh-copy-id -p {ssh_board.port} {ssh_board.host}")
+
+
+def test_a_failure_of_a_single_call_is_told_in_the_same_way(ssh_board):
+    with pytest.raises(DeviceError) as caught:
+        SshTransport(ssh_board.host, 1).run(["true"], timeout_s=20)
+    check_one_line(caught, f"{ssh_board.host}:1", "refuses the connection")
+
+
+def test_a_server_that_says_nothing_is_given_up(ssh_board, monkeypatch):
+    monkeypatch.setattr("edgecompress.devices.ssh_transport.CONNECT_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(DeviceError) as caught:
+        connect(ssh_board, port=silent.getsockname()[1])
+    check_one_line(caught, "does not answer")
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "-v", "a@-v", "-v@a", "a b", "", "a@"])
@@ -149,6 +185,9 @@ def test_a_host_that_ssh_would_misread_is_refused(host):
 
 def test_without_the_ssh_program_it_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceError) as caught, connected("a@b"):
+        pass
+    check_one_line(caught, "openssh-client")
     with pytest.raises(DeviceError) as caught:
         SshTransport("a@b").run(["true"], timeout_s=20)
     check_one_line(caught, "openssh-client")

@@ -1,4 +1,4 @@
-"""What a TFLite file consists of, and which of its operators XNNPACK leaves to the slower built-in kernels."""
+"""What a TFLite file consists of, and which of its operators XNNPACK leaves to slower kernels."""
 
 from __future__ import annotations
 

@@ -1,25 +1,33 @@
 """Boards over OpenSSH: a transport that runs commands and copies files with the `ssh` program.
 
-Nothing is asked: keys, known hosts and aliases are those of the user's own `~/.ssh`. Files go through
+Nothing is asked: keys, known hosts and aliases are those of the user's own `~/.ssh`. All calls share
+one connection: making one costs a board more time than most commands. Files go through
 `cat` on the board rather than `scp`, which quotes remote names in two ways, depends on a server some
 boards lack, and leaves half a file under its final name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import subprocess
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from edgecompress.devices.transport import Done
 from edgecompress.errors import ConfigError, DeviceError
 
 SSH = "ssh"
+NO_SSH = "ssh: no such program; on Debian: apt-get install openssh-client"
 SSH_FAILED = 255
 """What `ssh` exits with when it fails itself; our commands never do."""
 CONNECT_TIMEOUT_S = 10
+CLOSE_TIMEOUT_S = 5.0
+POLL_S = 0.01
 SETTINGS = (
     "BatchMode=yes",  # a question would hang where nobody sees it
     f"ConnectTimeout={CONNECT_TIMEOUT_S}",
@@ -58,10 +66,12 @@ size is compared before the file gets its name."""
 
 @dataclass(frozen=True)
 class SshTransport:
-    """A board reached over ssh; every call is a connection of its own."""
+    """A board reached over ssh; see `connected`."""
 
     host: str
     port: int | None = None
+    shared: Path | None = None
+    """Socket of an open connection; None or gone: every call makes its own."""
 
     def __post_init__(self) -> None:
         user, _, address = self.host.rpartition("@")
@@ -103,16 +113,62 @@ class SshTransport:
         # a shell that stays until the end: else a command killed by a signal would be a failure of ssh.
         # In English, because messages are looked at.
         script = f"LC_ALL=C; export LC_ALL; {shlex.join(command)}; exit $?"
-        words = [*self._words(), "--", self.host, shlex.join(["sh", "-c", script])]
+        words = [*self.ssh_words(), "--", self.host, shlex.join(["sh", "-c", script])]
         code, out, err = _run(words, timeout_s=timeout_s, sent=sent, where=self.where, what=command[0])
         if code == SSH_FAILED:
-            place = self.host if self.port is None else f"-p {self.port} {self.host}"
-            raise DeviceError(f"{self.where}: {_meaning(err, place=place)}")
+            raise self.failure(err)
         return Done(code, out, err)
 
-    def _words(self) -> list[str]:
+    def ssh_words(self) -> list[str]:
+        """Returns `ssh` with our settings, to be followed by `--` and the host."""
         settings = [word for setting in SETTINGS for word in ("-o", setting)]
-        return [SSH, "-T", *settings, *(() if self.port is None else ("-p", str(self.port)))]
+        port = [] if self.port is None else ["-p", str(self.port)]
+        return [SSH, "-T", *settings, *port, "-S", "none" if self.shared is None else str(self.shared)]
+
+    def failure(self, err: str) -> DeviceError:
+        """Returns the error for what `ssh` said."""
+        place = self.host if self.port is None else f"-p {self.port} {self.host}"
+        return DeviceError(f"{self.where}: {_meaning(err, place=place)}")
+
+
+@contextlib.contextmanager
+def connected(host: str, port: int | None = None) -> Iterator[SshTransport]:
+    """Opens a connection to a board and closes it at the end.
+
+    Raises:
+        ConfigError: the host is not an address.
+        DeviceError: the board cannot be reached or refuses.
+    """
+    with tempfile.TemporaryDirectory(prefix="ssh-") as folder:
+        transport = SshTransport(host, port, shared=Path(folder) / "to-board")
+        log = Path(folder) / "log"
+        words = [*transport.ssh_words(), "-M", "-N", "--", host]
+        with log.open("w") as stream:
+            process = _start(words, stderr=stream)
+        try:
+            _wait_until_open(transport, process, log)
+            yield transport
+        finally:
+            process.terminate()
+            process.wait(CLOSE_TIMEOUT_S)
+
+
+def _start(words: Sequence[str], *, stderr: IO[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr)
+    except FileNotFoundError:
+        raise DeviceError(NO_SSH) from None
+
+
+def _wait_until_open(transport: SshTransport, process: subprocess.Popen[bytes], log: Path) -> None:
+    assert transport.shared is not None
+    until_s = time.monotonic() + 2 * CONNECT_TIMEOUT_S  # to connect, and to agree on keys
+    while not transport.shared.exists():
+        if process.poll() is not None:
+            raise transport.failure(log.read_text(encoding="utf-8", errors="replace"))
+        if time.monotonic() > until_s:
+            raise DeviceError(f"{transport.where}: does not answer; is it an ssh server?")
+        time.sleep(POLL_S)
 
 
 def _run(
@@ -131,7 +187,7 @@ def _run(
                 check=False,
             )
         except FileNotFoundError:
-            raise DeviceError(f"{SSH}: no such program; on Debian: apt-get install openssh-client") from None
+            raise DeviceError(NO_SSH) from None
         except subprocess.TimeoutExpired:
             raise DeviceError(f"{where}: `{what}` took over {timeout_s:g} s; is the board busy?") from None
     return done.returncode, done.stdout, done.stderr

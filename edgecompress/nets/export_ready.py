@@ -21,7 +21,12 @@ from edgecompress.errors import UnsupportedLayer
 from edgecompress.nets.attention import from_multihead, from_timm, is_timm_attention
 from edgecompress.nets.folding import exchange_, fold_batch_norms_
 from edgecompress.nets.modules import zero_image
-from edgecompress.nets.window_attention import from_shifted_window, is_shifted_window_attention
+from edgecompress.nets.window_attention import (
+    from_patch_merging,
+    from_shifted_window,
+    is_patch_merging,
+    is_shifted_window,
+)
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -77,7 +82,9 @@ def _rewriter(module: nn.Module) -> Callable[[nn.Module, list[Call]], nn.Module]
         return _multihead
     if is_timm_attention(module):
         return _timm
-    return _shifted_window if is_shifted_window_attention(module) else None
+    if is_shifted_window(module):
+        return _shifted_window
+    return _patch_merging if is_patch_merging(module) else None
 
 
 @torch.no_grad()
@@ -128,6 +135,10 @@ def _shifted_window(module: nn.Module, calls: list[Call]) -> nn.Module:
         raise UnsupportedLayer("is called with maps of several sizes")
     height, width = sizes.pop()
     return from_shifted_window(module, (height, width))
+
+
+def _patch_merging(module: nn.Module, calls: list[Call]) -> nn.Module:
+    return from_patch_merging(module)
 
 
 # Max pools

@@ -1,12 +1,13 @@
-"""torchvision's shifted window attention (Swin v1) for one size of map, on tensors of four dimensions.
+"""The modules of torchvision's Swin v1 for one size of map, on tensors of at most four dimensions.
 
-torchvision cuts windows through tensors of six dimensions and builds the shift mask anew in every pass.
-For a fixed size the mask and the relative position bias are one constant, and windows are cut in two
-transposes of four dimensions.
+torchvision cuts windows through tensors of six dimensions, builds the shift mask anew in every pass and
+merges patches by slices with a stride. For a fixed size the mask and the relative position bias are one
+constant, and windows and patches are cut by transposes of four dimensions.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from edgecompress.core.types import Size
 from edgecompress.errors import ModelError, UnsupportedLayer
 from edgecompress.nets.attention import attend
 
-_CLASS = "torchvision.models.swin_transformer.ShiftedWindowAttention"
+_SWIN = "torchvision.models.swin_transformer"
 
 _MASKED = -100.0
 """What torchvision adds to the scores of tokens that a shift brought together."""
@@ -120,9 +121,18 @@ def _rolled(x: Tensor, shift: int, *, dim: int) -> Tensor:
     return torch.cat([x.narrow(dim, shift, x.shape[dim] - shift), x.narrow(dim, 0, shift)], dim=dim)
 
 
-def is_shifted_window_attention(module: nn.Module) -> bool:
-    """Tells whether a module is the attention of torchvision's Swin v1, which its v2 derives from."""
-    return f"{type(module).__module__}.{type(module).__qualname__}" == _CLASS
+def is_shifted_window(module: nn.Module) -> bool:
+    """Tells whether a module is the attention of torchvision's Swin v1; that of v2 is another."""
+    return _is_of_swin(module, "ShiftedWindowAttention")
+
+
+def is_patch_merging(module: nn.Module) -> bool:
+    """Tells whether a module merges patches in torchvision's Swin v1; that of v2 is another."""
+    return _is_of_swin(module, "PatchMerging")
+
+
+def _is_of_swin(module: nn.Module, name: str) -> bool:
+    return (type(module).__module__, type(module).__qualname__) == (_SWIN, name)
 
 
 def from_shifted_window(module: nn.Module, size: Size) -> WindowAttention:
@@ -133,7 +143,7 @@ def from_shifted_window(module: nn.Module, size: Size) -> WindowAttention:
     Raises:
         UnsupportedLayer: it is another module.
     """
-    if not is_shifted_window_attention(module):
+    if not is_shifted_window(module):
         raise UnsupportedLayer(f"{type(module).__name__} is not the attention of torchvision's Swin v1")
     swin = cast(Any, module)
     windows = _windows(size, tuple(swin.window_size), tuple(swin.shift_size))
@@ -176,3 +186,43 @@ def _regions(length: int, window: int, shift: int) -> Tensor:
     if shift == 0:
         return torch.zeros_like(place)
     return (place >= length - window).long() + (place >= length - shift).long()
+
+
+class PatchMerging(nn.Module):
+    """Joins every 2x2 patch of a map (N, height, width, channels) to one token, and narrows it."""
+
+    def __init__(self, norm: nn.Module, reduction: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.reduction = reduction
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns a map of half the size; one row or column of zeros is added to an odd size."""
+        if x.shape[1] % 2 or x.shape[2] % 2:
+            x = F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2))
+        images, height, width, channels = x.shape
+        strips = x.reshape(-1, 2, width // 2, 2 * channels).transpose(1, 2)
+        merged = self.norm(strips.reshape(images, height // 2, width // 2, 4 * channels))
+        return cast(Tensor, self.reduction(merged))
+
+
+def from_patch_merging(module: nn.Module) -> PatchMerging:
+    """Returns what computes the same as torchvision's module, with copies of its weights.
+
+    torchvision puts the four tokens of a patch column by column, here they come row by row; the weights
+    are put in that order instead.
+
+    Raises:
+        UnsupportedLayer: it is another module, or has other layers inside.
+    """
+    if not is_patch_merging(module):
+        raise UnsupportedLayer(f"{type(module).__name__} does not merge patches in torchvision's Swin v1")
+    norm, reduction = copy.deepcopy(module.norm), copy.deepcopy(module.reduction)
+    first = reduction[0] if isinstance(reduction, nn.Sequential) else reduction  # of a low-rank chain
+    if not isinstance(norm, nn.LayerNorm) or not isinstance(first, nn.Linear):
+        raise UnsupportedLayer("PatchMerging has other layers than a layer norm and a linear layer")
+    order = torch.arange(first.in_features).reshape(2, 2, -1).transpose(0, 1).flatten()
+    with torch.no_grad():
+        for parameter in (first.weight, *norm.parameters()):
+            parameter.copy_(parameter[..., order])
+    return PatchMerging(norm, cast(nn.Module, reduction)).train(module.training)

@@ -41,13 +41,17 @@ def _subject(bench: DeviceBench) -> str:
 
 def _files(result: BenchResult, bench: DeviceBench) -> Table:
     score = "p90" if result.score == "p90" else "ms"
-    rows = table("file", "runtime", score, "95 % interval", "p90", "runs", "speed-up", "", right_from=2)
+    rows = table("file", "runtime", score, _interval_name(bench), "p90", "runs", "speed-up", "", right_from=2)
     rows.columns[-1].justify = "left"
     compared = {one.other: one for one in bench.comparisons}
     names = _labels(bench)
     for label, one in zip(names, bench.measurements, strict=True):
         add_row(rows, *_cells(label, one, compared.get(label), score=result.score))
     return rows
+
+
+def _interval_name(bench: DeviceBench) -> str:
+    return f"{100 * bench.measurements[0].summary.interval_ms.confidence:.0f} % interval"
 
 
 def _labels(bench: DeviceBench) -> list[str]:

@@ -46,6 +46,7 @@ Current temperatures from HAL:
 Current cooling devices from HAL:
 	CoolingDevice{{mValue=0, mType=2, mName=thermal-cpufreq-4}}
 """
+COOL_C = 33.6
 BATTERY = """\
 Current Battery Service state:
   AC powered: false
@@ -87,8 +88,7 @@ class Phone:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        _write_files(root)
-        self.warm()
+        write_files(root)
         self.daemon = Daemon(
             root, {name: PROPERTIES[name] for name in PROPERTIES if name.startswith("ro.product")}
         )
@@ -106,10 +106,10 @@ class Phone:
         """Says what its benchmark_model does from now on: the name of a sample or a behaviour."""
         (self.root / "etc/scenario").write_text(scenario)
 
-    def warm(self, *, skin_c: float = 33.6, status: int = 0) -> None:
+    def warm(self, *, skin_c: float = COOL_C, status: int = 0) -> None:
         new = self.root / "etc/warmer"
         new.write_text(THERMALSERVICE.format(skin_c=skin_c, status=status))
-        new.replace(self.root / "etc/dumpsys-thermalservice")
+        new.replace(self.root / "etc/dumpsys-thermalservice")  # never seen half written
 
     def noted(self, what: str) -> list[str]:
         """Returns the lines its programs noted: `runs` of benchmark_model, `masks` of taskset."""
@@ -131,6 +131,7 @@ def private_environment(home: Path) -> dict[str, str]:
     """Returns what keeps an adb server to itself: its port, its keys, no emulators, no USB where it can."""
     return {
         "HOME": str(home),
+        "TMPDIR": str(home),  # of its log
         "ANDROID_ADB_SERVER_PORT": str(free_port()),
         "ADB_LOCAL_TRANSPORT_MAX_PORT": "5553",
         "ADB_USB": "0",
@@ -138,7 +139,8 @@ def private_environment(home: Path) -> dict[str, str]:
     }
 
 
-def _write_files(root: Path) -> None:
+def write_files(root: Path) -> None:
+    """Makes the directory of a phone."""
     for folder in ("data/local/tmp", "system/bin", "etc", "proc"):
         (root / folder).mkdir(parents=True)
     for program in PROGRAMS:
@@ -148,6 +150,7 @@ def _write_files(root: Path) -> None:
     told = "".join(f"[{name}]: [{value}]\n" for name, value in PROPERTIES.items())
     (root / "etc/properties").write_text(told)
     (root / "etc/scenario").write_text("percentiles")
+    (root / "etc/dumpsys-thermalservice").write_text(THERMALSERVICE.format(skin_c=COOL_C, status=0))
     (root / "etc/dumpsys-battery").write_text(BATTERY.format(usb="true", tenths_c=285))
     (root / "proc/loadavg").write_text("1.25 1.10 0.98 2/3011 20123\n")
     _write_cores(root)
