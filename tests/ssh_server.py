@@ -29,7 +29,7 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
-SetEnv XDG_CACHE_HOME="{folder}/board cache"
+SetEnv HOME={folder} XDG_CACHE_HOME="{folder}/board cache"
 """
 CLIENT = """\
 IdentityFile {folder}/user_key
@@ -109,15 +109,15 @@ def _wait_for(port, process):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """One board for all tests of a module."""
-    with serving(tmp_path_factory.mktemp("sshd")) as board:
+    """One board for all tests of a module, with the `ssh` on PATH that leads to it."""
+    with serving(tmp_path_factory.mktemp("sshd")) as board, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(board.programs()), prepend=os.pathsep)
         yield board
 
 
 @pytest.fixture
-def ssh_board(server, monkeypatch):
-    """The board, with the `ssh` on PATH that leads to it; what a test changed is put right afterwards."""
-    monkeypatch.setenv("PATH", str(server.programs()), prepend=os.pathsep)
+def ssh_board(server):
+    """The board; what a test changed of its keys is put right afterwards."""
     yield server
     server.know_host()
     server.admit_user()

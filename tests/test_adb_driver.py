@@ -49,6 +49,19 @@ def test_a_session_tells_what_it_measures_on(phone):
     assert session.fresh_process
 
 
+def test_an_emulator_is_not_taken_for_a_phone(phone):
+    with (phone.root / "etc/properties").open("a") as file:
+        file.write("[ro.hardware]: [ranchu]\n")
+    with DRIVER.open(PIXEL_4, OPTIONS) as session:
+        assert session.conditions.provenance == "emulated"
+
+
+def test_another_phone_than_the_file_describes_is_told(phone, model):
+    other = ANY.model_copy(update={"match": ("oriole",), "serial": phone.serial, "title": "Pixel 6"})
+    with DRIVER.open(other, OPTIONS) as session:
+        assert session.load(model).notes == ("Pixel 4 (flame) is not the Pixel 6 of the device file",)
+
+
 def test_files_are_pushed_once_under_their_hash(phone, model):
     wanted = {
         f"edgecompress/{sha256(model)}.tflite",

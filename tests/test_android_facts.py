@@ -88,7 +88,9 @@ def test_what_was_asked_for_comes_first_then_the_phone_then_its_file():
 
 
 def test_the_file_of_another_phone_says_nothing():
+    gold = PIXEL_4.model_copy(update={"cluster": "gold"})
     assert pick_cores(silent_phone("oriole"), PIXEL_4, asked=None, threads=1) == ()
+    assert pick_cores(silent_phone("oriole"), gold, asked=None, threads=1) == ()
 
 
 def test_a_core_the_phone_does_not_have_is_refused():

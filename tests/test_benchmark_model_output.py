@@ -147,6 +147,10 @@ def test_operators_left_outside_a_delegate_are_told():
     assert delegate_notes(parse(TEXTS["not_delegated"])) == ("the delegate took no operator of this file",)
 
 
+def test_the_table_of_operators_has_a_count_of_its_own():
+    assert inference("operators").mean_ms == pytest.approx(3.0432)
+
+
 def test_operators_sum_up_to_an_inference_in_their_order():
     operators = parse(TEXTS["operators"]).operators
     assert [one.kind for one in operators] == [

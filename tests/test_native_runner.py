@@ -114,8 +114,7 @@ def test_runs_go_on_until_runs_and_seconds_are_both_reached(built):
     long = samples_us(run(built, "--num_runs=3", "--min_secs=0.1", "--raw").stdout)
     many = samples_us(run(built, "--num_runs=500", "--min_secs=0.0001", "--raw").stdout)
     assert len(few) == 3
-    assert len(long) > 3
-    assert sum(long) <= 0.1e6 + max(long)
+    assert sum(long[:-1]) < 0.1e6 <= sum(long) + 0.001 * len(long)  # printed to a nanosecond
     assert len(many) == 500
 
 
@@ -195,7 +194,7 @@ def test_marks_surround_every_run(built, tmp_path):
         ([f"--graph={SMALL}", "--input=/dev/null"], MODEL, "too short"),
         ([f"--graph={SMALL}", "--input=no-such"], SYSTEM, "no-such: No such file"),
         ([f"--graph={SMALL}", "--output=no-such/out"], SYSTEM, "No such file"),
-        ([f"--graph={SMALL}", "--min_secs=9", "--max_secs=0.5"], TIME, "--max_secs"),
+        ([f"--graph={SMALL}", "--min_secs=9", "--max_secs=0.3"], TIME, "--max_secs"),
     ],
 )
 def test_a_failure_is_one_line_and_tells_whose_fault_it_is(built, tmp_path, options, code, said):

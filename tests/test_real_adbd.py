@@ -28,7 +28,16 @@ def test_googles_adbd_is_measured_on_like_our_own(tmp_path):
     write_files(phone)
     home.mkdir()
     assert ADBD_ROOT is not None
-    namespaces = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child"]
+    namespaces = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--net",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ]
     beside = [sys.executable, HERE / "on_real_adbd.py", phone, home]
     done = subprocess.run(
         [*namespaces, "sh", HERE / "real_adbd.sh", phone, Path(ADBD_ROOT).absolute(), *beside],

@@ -14,9 +14,9 @@ __all__ = ["server", "ssh_board"]
 pytestmark = needs_sshd
 
 
-@pytest.fixture
-def transport(ssh_board):
-    with connected(ssh_board.host, ssh_board.port) as one:
+@pytest.fixture(scope="module")
+def transport(server):
+    with connected(server.host, server.port) as one:
         yield one
 
 
@@ -58,6 +58,13 @@ def test_a_command_finds_nothing_on_its_input(transport):
 
 def test_messages_are_in_english(transport):
     assert transport.run(["sh", "-c", "echo $LC_ALL"], timeout_s=20).out == "C\n"
+
+
+def test_what_a_login_script_prints_is_not_taken_for_output(ssh_board, transport):
+    shell = ssh_board.folder / ".bashrc"  # bash reads it even for a single command over ssh
+    shell.write_text("echo Welcome\n")
+    assert transport.run(["echo", "out"], timeout_s=20).out == "out\n"
+    shell.unlink()
 
 
 def test_a_command_that_takes_too_long_is_given_up(transport):
@@ -132,8 +139,8 @@ def test_calls_share_one_connection_which_ends_with_the_last(ssh_board):
     assert not transport.shared.parent.exists()
 
 
-def test_a_lost_connection_is_made_anew(transport):
-    transport.shared.unlink()
+def test_a_lost_connection_is_made_anew(ssh_board, tmp_path):
+    transport = SshTransport(ssh_board.host, ssh_board.port, shared=tmp_path / "gone")
     assert transport.run(["echo", "there"], timeout_s=20).out == "there\n"
 
 

@@ -62,6 +62,7 @@ def bench(
     clean: Annotated[
         bool, typer.Option("--clean", help="Remove what was pushed to the device afterwards.")
     ] = False,
+    adb: Annotated[str, typer.Option(metavar="PROGRAM", help="Reaches phones.")] = "adb",
     seed: opt.Seed = 0,
     output: Annotated[
         Path | None,
@@ -100,6 +101,7 @@ def bench(
             against=against,
             timeout_s=timeout_s,
             clean=clean,
+            adb=adb,
             seed=seed,
             output=output,
             runs_dir=runs_dir,

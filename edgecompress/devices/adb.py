@@ -133,6 +133,8 @@ def open_session(device: Device, options: Options) -> Iterator[Session]:
     threads = options.threads or device.threads
     wanted = android.pick_cores(phone, device, asked=options.cores, threads=threads)
     cores, notes = _pinnable(transport, wanted, asked=bool(options.cores))
+    if not android.is_described(phone, device):
+        notes += (f"{phone.title} is not the {device.title} of the device file",)
     make_folder(transport)
     runner, version = place_runner(transport, device, options)
     conditions = Conditions(
@@ -143,9 +145,13 @@ def open_session(device: Device, options: Options) -> Iterator[Session]:
         threads=threads,
         cores=cores,
         governor=android.read_governor(transport, cores[0]) if cores else None,
-        provenance="measured",
+        provenance="emulated" if phone.emulated else "measured",
     )
-    yield AdbSession(transport, conditions, runner, options.timeout_s, options.settle_s, notes)
+    try:
+        yield AdbSession(transport, conditions, runner, options.timeout_s, options.settle_s, notes)
+    finally:
+        if options.clean:
+            clean(transport)
 
 
 def read_report(done: Done, *, file: str, where: str) -> Report:

@@ -22,6 +22,13 @@ CPU = "/sys/devices/system/cpu"
 CORE_FILES = (
     f"{CPU}/cpu[0-9]*/cpu_capacity {CPU}/cpu[0-9]*/cpufreq/cpuinfo_max_freq {CPU}/online /proc/cpuinfo"
 )
+EMULATOR = (
+    ("ro.kernel.qemu", "1"),
+    ("ro.boot.qemu", "1"),
+    ("ro.hardware", "goldfish"),
+    ("ro.hardware", "ranchu"),
+)
+"""Properties of Android's emulator, old and new."""
 ZONES = 'for z in /sys/class/thermal/thermal_zone*; do echo "$(cat "$z/type") $(cat "$z/temp")"; done'
 
 ARM, QUALCOMM = 0x41, 0x51
@@ -77,6 +84,8 @@ class Phone:
     """Fingerprint of the installed system."""
     soc: str | None
     cores: tuple[Core, ...]
+    emulated: bool = False
+    """Whether it is Android's emulator, whose times say nothing of a phone."""
 
 
 def read_phone(transport: Transport) -> Phone:
@@ -94,6 +103,7 @@ def read_phone(transport: Transport) -> Phone:
         codename=codename,
         build=properties.get("ro.build.fingerprint") or "unknown",
         soc=next((properties[name] for name in soc_names if properties.get(name)), None),
+        emulated=any(properties.get(name) == value for name, value in EMULATOR),
         cores=parse_cores(_ask(transport, "sh", "-c", f"grep -Hs . {CORE_FILES}")),
     )
 
@@ -116,7 +126,8 @@ def pick_cores(phone: Phone, device: Device, *, asked: Sequence[int] | None, thr
     """Returns the cores to measure on; empty: let the phone decide.
 
     That is what was asked for, else the cluster the device file names, else the phone's `threads`
-    fastest, else, where it does not tell them apart, what the file of such a phone says.
+    fastest, else, where it does not tell them apart, the fastest of the file. The file of another
+    phone counts for nothing.
 
     Raises:
         DeviceError: the phone has no such core.
@@ -125,13 +136,18 @@ def pick_cores(phone: Phone, device: Device, *, asked: Sequence[int] | None, thr
     chosen: Sequence[int]
     if asked is not None:
         chosen = asked
-    elif device.cluster is not None:
+    elif device.cluster is not None and is_described(phone, device):
         chosen = device.cores
     else:
-        chosen = fastest(phone.cores, threads) or (device.cores if phone.codename in device.match else ())
+        chosen = fastest(phone.cores, threads) or (device.cores if is_described(phone, device) else ())
     if known and not set(chosen) <= set(known):
         raise DeviceError(f"{phone.title}: has no cores {sorted(set(chosen) - set(known))}; it has: {known}")
     return tuple(sorted(set(chosen)))
+
+
+def is_described(phone: Phone, device: Device) -> bool:
+    """Returns whether a device file is about such a phone; one that names no phones is about any."""
+    return not device.match or phone.codename in device.match
 
 
 def fastest(cores: Sequence[Core], count: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,9 +31,8 @@ from edgecompress.errors import DeviceError, ExportError
 
 ONCE = BurstSize(min_runs=1, min_seconds=0.0, warmup_seconds=0.0)
 POLL_S = 2.0
-SSH_HOMES = ("${XDG_CACHE_HOME:-$HOME/.cache}/edgecompress", "/tmp/edgecompress-$(id -u)")
 ADB_HOMES = ("/data/local/tmp/edgecompress", "/tmp/edgecompress")
-"""Where we keep things on a board: the first that can be written."""
+OWN_FILE = 'write devices/NAME.toml with title, drivers = ["board"] and host = "user@address"'
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class BoardSession:
 
     def environment(self) -> Environment:
         """Returns the state of the board now."""
-        return read_environment(self.transport, (self.conditions.cores or (0,))[0])
+        return read_environment(self.transport, self.conditions.cores)
 
     def settle(self) -> tuple[str, ...]:
         """Waits until the board is cool and idle enough."""
@@ -129,47 +129,61 @@ def open_session(device: Device, options: Options) -> Iterator[Session]:
         ConfigError: the device file has no usable host.
         DeviceError: the board does not answer, or no runner was prepared for it.
     """
-    transport = _connect(device, options)
-    board = read_board(transport)
-    built = prepared_runner(board.machine, name=device.name, where=transport.where)
-    threads = options.threads or device.threads
-    wanted = pick_cores(board, device, asked=options.cores, threads=threads)
-    cores, notes = pinnable(transport, wanted, asked=bool(options.cores))
-    home = make_home(transport, SSH_HOMES if device.transport == "ssh" else ADB_HOMES)
-    runner = place_runner(transport, built, home, timeout_s=options.timeout_s)
-    conditions = Conditions(
-        device=describe(board, cores),
-        build=board.kernel,
-        runtime="litert-runner",
-        runtime_version=built.litert_version,
-        threads=threads,
-        cores=cores,
-        governor=board.governors.get(cores[0]) if cores else None,
-        provenance="measured",
-    )
+    with _connect(device, options) as transport:
+        board = read_board(transport)
+        built = prepared_runner(board.machine, name=device.name, where=transport.where)
+        threads = options.threads or device.threads
+        wanted = pick_cores(board, device, asked=options.cores, threads=threads)
+        cores, notes = pinnable(transport, wanted, asked=bool(options.cores))
+        conditions = Conditions(
+            device=describe(board, cores),
+            build=board.kernel,
+            runtime="litert-runner",
+            runtime_version=built.litert_version,
+            threads=threads,
+            cores=cores,
+            governor=board.governors.get(cores[0]) if cores else None,
+            provenance="measured",
+        )
+        home = make_home(transport, ADB_HOMES if device.transport == "adb" else _own_homes(transport))
+        runner = place_runner(transport, built, home, timeout_s=options.timeout_s)
+        with _folder_of_session(transport, home) as folder:
+            yield BoardSession(
+                transport, conditions, runner, folder, options.timeout_s, options.settle_s, notes
+            )
+
+
+def _own_homes(transport: Transport) -> tuple[str, str]:
+    """Returns where the user's own files may lie on a board: the cache, or a temporary folder."""
+    script = 'echo "${XDG_CACHE_HOME:-$HOME/.cache}"; id -u'
+    cache, user = run_checked(transport, "sh", "-c", script).splitlines()
+    return f"{cache}/edgecompress", f"/tmp/edgecompress-{user}"
+
+
+@contextlib.contextmanager
+def _folder_of_session(transport: Transport, home: str) -> Iterator[str]:
+    """Makes a folder for the files of one session, and removes it: a board's card is small."""
     folder = f"{home}/session-{secrets.token_hex(6)}"
     run_checked(transport, "mkdir", folder)
     try:
-        yield BoardSession(transport, conditions, runner, folder, options.timeout_s, options.settle_s, notes)
+        yield folder
     finally:
         with contextlib.suppress(DeviceError):  # it may be gone, and what went wrong before matters more
             run_checked(transport, "rm", "-rf", folder)
 
 
-def _connect(device: Device, options: Options) -> Transport:
+def _connect(device: Device, options: Options) -> AbstractContextManager[Transport]:
     if device.transport == "adb":
         from edgecompress.devices.adb_transport import AdbTransport, choose, list_attached
 
         serial = options.serial or device.serial
         chosen = choose(list_attached(options.adb), serial=serial, match=device.match)
-        return AdbTransport(options.adb, chosen.serial)
-    from edgecompress.devices.ssh_transport import SshTransport
+        return contextlib.nullcontext(AdbTransport(options.adb, chosen.serial))
+    from edgecompress.devices.ssh_transport import connected
 
     if device.host is None:
-        raise DeviceError(
-            f'{device.name}: its device file has no host; copy it to devices/ and add host = "user@address"'
-        )
-    return SshTransport(device.host, device.port)
+        raise DeviceError(f"{device.name}: its device file has no host; {OWN_FILE}")
+    return connected(device.host, device.port)
 
 
 DRIVER = Driver(

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from edgecompress.core.device import Device
 from edgecompress.core.measurement import Environment
-from edgecompress.devices.android import CORE_FILES, CPU, PARTS, ZONES, Core, fastest, parse_cores
+from edgecompress.devices.android import (
+    CORE_FILES,
+    CPU,
+    PARTS,
+    ZONES,
+    Core,
+    fastest,
+    parse_cores,
+    taskset_mask,
+)
 from edgecompress.devices.thermal import parse_zones
 from edgecompress.devices.transport import Transport
 from edgecompress.errors import DeviceError
@@ -22,6 +31,8 @@ FACTS = (
     "uname -sr; uname -m; tr -d '\\000' </proc/device-tree/model; echo; "
     f"grep -Hs . {CORE_FILES} {CPU}/cpu[0-9]*/cpufreq/scaling_governor; true"
 )
+WORK = "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done"
+"""Some tenths of a second, in which the clock of an idle core rises to where measuring finds it."""
 LIMIT_C = 65.0
 """Boards begin to slow down at about 80 °C: what starts below this has room to warm up."""
 
@@ -93,14 +104,17 @@ def pick_cores(board: Board, device: Device, *, asked: Sequence[int] | None, thr
     return tuple(sorted(set(chosen)))
 
 
-def read_environment(transport: Transport, core: int) -> Environment:
-    """Returns the state of the board now; `core` is the one whose clock is told.
+def read_environment(transport: Transport, cores: Sequence[int]) -> Environment:
+    """Returns the state of the board now; the clock is that of the first of `cores` under load.
 
     Raises:
         DeviceError: it does not answer.
     """
+    core = cores[0] if cores else 0
     files = f"/proc/loadavg {CPU}/cpu{core}/cpufreq/scaling_cur_freq"
-    told = transport.run(["sh", "-c", f"{ZONES}; grep -Hs . {files}"], timeout_s=TIMEOUT_S).out
+    pinned = ("taskset", taskset_mask([core])) if cores else ()
+    script = f"{ZONES}; {WORK}; grep -Hs . {files}"
+    told = transport.run([*pinned, "sh", "-c", script], timeout_s=TIMEOUT_S).out
     load = re.search(r"/proc/loadavg:(\d+\.\d+)", told)
     clock = re.search(r"/scaling_cur_freq:(\d+)", told)
     return Environment(

@@ -134,14 +134,19 @@ def pinnable(
 
 
 def make_home(transport: Transport, candidates: Sequence[str]) -> str:
-    """Returns the first folder that can be written; `candidates` are for the board's shell to expand.
+    """Makes our folder on the board: the first of the candidates that can be written.
 
     Raises:
         DeviceError: none can.
     """
-    places = " ".join(f'"{one}"' for one in candidates)
-    script = f'for d in {places}; do mkdir -p "$d" && [ -w "$d" ] && echo "$d" && exit 0; done; exit 1'
-    return run_checked(transport, "sh", "-c", script).strip()
+    script = 'mkdir -p "$0" && [ -w "$0" ]'
+    for folder in candidates:
+        done = transport.run(["sh", "-c", script, folder], timeout_s=SHORT_TIMEOUT_S)
+        if done.code == 0:
+            return folder
+    raise DeviceError(
+        f"{transport.where}: no folder can be written of {', '.join(candidates)}: {last_line(done.err)}"
+    )
 
 
 def place_runner(transport: Transport, built: Built, home: str, *, timeout_s: float) -> str:

@@ -58,6 +58,8 @@ def measure(
     subjects = _subjects(files)
     sessions = {id(session): session for _, session in files}
     remarks = {key: session.settle() for key, session in sessions.items()}
+    for subject in progress.track(subjects, "loading"):
+        subject.loads.append(subject.session.load(subject.path))
     for subject in progress.track(subjects, "warming up"):
         _warm_up_(subject, preset)
     before = {key: session.environment() for key, session in sessions.items()}
@@ -104,7 +106,6 @@ def _facts(path: Path, name: str) -> FileFacts:
 
 
 def _warm_up_(subject: _Subject, preset: Preset) -> None:
-    subject.loads.append(subject.session.load(subject.path))
     if not subject.session.fresh_process:  # there every process warms up for itself
         size = BurstSize(min_runs=1, min_seconds=preset.warmup_seconds, warmup_seconds=0.0)
         subject.warmup_runs = subject.session.burst(subject.path, size).runs

@@ -23,6 +23,7 @@ from edgecompress.errors import ConfigError, DeviceError
 
 SSH = "ssh"
 NO_SSH = "ssh: no such program; on Debian: apt-get install openssh-client"
+MARK = "edgecompress-begin"
 SSH_FAILED = 255
 """What `ssh` exits with when it fails itself; our commands never do."""
 CONNECT_TIMEOUT_S = 10
@@ -110,14 +111,18 @@ class SshTransport:
         raise DeviceError(f"{self.where}: {remote} could not be written: {_last_line(done.err)}")
 
     def _call(self, command: Sequence[str], *, timeout_s: float, sent: Path | None) -> Done:
-        # a shell that stays until the end: else a command killed by a signal would be a failure of ssh.
-        # In English, because messages are looked at.
-        script = f"LC_ALL=C; export LC_ALL; {shlex.join(command)}; exit $?"
+        # The mark ends what a login script may have printed. English, because messages are looked at.
+        # A shell that stays to the end: else a command killed by a signal would be a failure of ssh.
+        script = f"echo {MARK}; LC_ALL=C; export LC_ALL; {shlex.join(command)}; exit $?"
         words = [*self.ssh_words(), "--", self.host, shlex.join(["sh", "-c", script])]
         code, out, err = _run(words, timeout_s=timeout_s, sent=sent, where=self.where, what=command[0])
         if code == SSH_FAILED:
             raise self.failure(err)
-        return Done(code, out, err)
+        before, mark, own = out.partition(f"{MARK}\n")
+        if not mark:
+            said = _last_line(err + before)
+            raise DeviceError(f"{self.where}: its login shell runs no commands: {said}")
+        return Done(code, own, err)
 
     def ssh_words(self) -> list[str]:
         """Returns `ssh` with our settings, to be followed by `--` and the host."""

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from edgecompress.errors import ConfigError, ExportError
+from edgecompress.errors import ConfigError, ExportError, MissingPackage
 from edgecompress.export import to_onnx
-from edgecompress.export.contract import Converter, Shape, package
+from edgecompress.export.contract import Converter, Shape, missing_packages
 from edgecompress.export.tflite_signature import sign
 
 TIMEOUT_S = 3600
@@ -35,7 +35,8 @@ def convert(model: nn.Module, input_shape: Shape, path: Path, any_batch: bool = 
         raise ConfigError(
             "--dynamic-batch: TFLite files take a fixed number of images; use it with --onnx only"
         )
-    package("onnx2tf", what="TFLite", pip="onnx2tf==1.28.8")
+    if lacking := missing_packages(CONVERTER):  # not imported here: it loads TensorFlow
+        raise MissingPackage(f"converter onnx2tf: needs {lacking[0]}; run: pip install edgecompress")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         to_onnx.convert(model, input_shape, directory / "model.onnx")

@@ -41,6 +41,7 @@ def bench(
     against: Path | None = None,
     timeout_s: float = 300.0,
     clean: bool = False,
+    adb: str = "adb",
     seed: int = 0,
     output: Path | None = None,
     runs_dir: Path = Path("runs"),
@@ -60,6 +61,7 @@ def bench(
         against: An earlier `bench.json` to compare with, by name of the file.
         timeout_s: Of one call to the device.
         clean: Remove what was pushed to the device afterwards.
+        adb: Program that reaches phones.
         seed: Of the order of measurements.
         output: Where to write the result; `bench-DEVICE.json` in the run when None.
         runs_dir: Where runs are kept.
@@ -74,11 +76,16 @@ def bench(
     found = find_files(what, runs_dir, suffixes)
     before = None if against is None else read_record(against, BenchResult)
     options = Options(
-        threads=threads, cores=cores, benchmark_binary=benchmark_binary, timeout_s=timeout_s, clean=clean
+        threads=threads,
+        cores=cores,
+        benchmark_binary=benchmark_binary,
+        timeout_s=timeout_s,
+        clean=clean,
+        adb=adb,
     )
     work = [
         _Work(asked, drivers, replace(options, serial=serial), found.files, chosen, seed, profile, progress)
-        for serial in _serials(asked, serials)
+        for serial in _serials(asked, serials, adb)
     ]
     result = BenchResult(
         preset=chosen.name,
@@ -108,7 +115,7 @@ class _Work:
     progress: Progress
 
 
-def _serials(device: Device, asked: Sequence[str]) -> list[str | None]:
+def _serials(device: Device, asked: Sequence[str], adb: str) -> list[str | None]:
     if not asked:
         return [None]
     if "adb" not in device.drivers:
@@ -117,7 +124,7 @@ def _serials(device: Device, asked: Sequence[str]) -> list[str | None]:
         return list(dict.fromkeys(asked))
     from edgecompress.devices.adb import serials
 
-    return list(serials("adb"))
+    return list(serials(adb))
 
 
 def _at_once(work: Sequence[_Work]) -> list[DeviceBench]:

@@ -99,8 +99,9 @@ def _conditions(one: Conditions) -> str:
 def _remarks(bench: DeviceBench) -> list[str]:
     found = [_sentence(one) for one in bench.comparisons]
     for one in bench.measurements:
-        mark = "" if one.validity.valid else "not valid: "
-        found += [f"{one.file.name}: {mark}{reason}" for reason in one.validity.reasons]
+        if one.validity.reasons:
+            mark = "" if one.validity.valid else "not valid: "
+            found.append(f"{one.file.name}: {mark}{'; '.join(one.validity.reasons)}")
         found += [f"{one.file.name}: {note}" for note in one.notes]
     return found
 

@@ -26,7 +26,7 @@ def prepared_text(result: DevicePrepared) -> str:
     """Returns what was prepared for a board and where it is."""
     return "\n".join(
         (
-            f"{result.device}: ready to be measured, with LiteRT {result.litert_version} for {result.machine}",
+            f"{result.device}: can be measured, with LiteRT {result.litert_version} for {result.machine}",
             f"  runner   {result.runner}",
             f"  library  {result.library}",
         )
@@ -73,6 +73,8 @@ def _clock(cluster: Cluster) -> str:
 
 
 def _facts(device: Device) -> Iterator[str]:
+    if device.facts:
+        yield "where this comes from:"
     for fact in device.facts:
         seen = "" if fact.verified else " (not verified)"
         yield from _wrapped([f"{fact.about}{seen}: {fact.source}"])
@@ -80,4 +82,10 @@ def _facts(device: Device) -> Iterator[str]:
 
 def _wrapped(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
-        yield from textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ")
+        yield from textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent="- ",
+            subsequent_indent="  ",
+            break_on_hyphens=False,  # names have them
+        )

@@ -116,12 +116,12 @@ class Daemon:
         return None
 
     def _shell(self, stream: Stream, command: str, *, packed: bool) -> None:
-        path = f"{self.root}/system/bin:/usr/bin:/bin"
+        environment = {"PATH": f"{self.root}/system/bin:/usr/bin:/bin", "PHONE_ROOT": str(self.root)}
         timer = threading.Timer(self.switches.cut_shell_after_s or 0, self.unplug)
         if self.switches.cut_shell_after_s is not None:
             timer.start()
         here = OF_THE_PHONE.sub(f"{self.root}/", command)
-        serve_shell(stream, here, packed=packed, environment={"PATH": path, "PHONE_ROOT": str(self.root)})
+        serve_shell(stream, here, packed=packed, root=self.root, environment=environment)
         timer.cancel()
 
     def _written(self, size: int) -> None:

@@ -1,4 +1,7 @@
-"""What test_real_adbd.py runs beside Google's adbd: python on_real_adbd.py PHONE HOME. Fails by an assertion."""
+"""What test_real_adbd.py runs beside Google's adbd; fails by an assertion.
+
+python on_real_adbd.py PHONE HOME
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from phone.phone import BENCHMARK_MODEL, AdbServer, private_environment
-
 from edgecompress.core.device import Device
 from edgecompress.devices.adb import DRIVER, clean
 from edgecompress.devices.adb_transport import AdbTransport
 from edgecompress.devices.contract import BurstSize, Options
+from phone.phone import BENCHMARK_MODEL, AdbServer, private_environment
 
 SERIAL = "127.0.0.1:5555"
 NASTY = ["two words", "it's", "$(touch gone)", "a;touch gone"]
@@ -56,8 +58,8 @@ def check_measuring(phone: Path, home: Path) -> None:
         assert session.load(model).load_ms == 9.412
         assert session.burst(model, BurstSize(10, 0.1, 0.0)).median_ms == 12.205
         assert session.settle() == ()
-    pushed = [path for path in (phone / "data/local/tmp/edgecompress").glob("*.tflite")]
-    assert [path.read_bytes() for path in pushed] == [model.read_bytes()]
+    (pushed,) = (phone / "data/local/tmp/edgecompress").glob("*.tflite")
+    assert pushed.read_bytes() == model.read_bytes()
     assert not list(phone.glob("**/gone"))
 
 

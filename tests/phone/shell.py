@@ -14,19 +14,23 @@ import struct
 import subprocess
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 from phone.wire import Closed, Stream
 
 STDIN, STDOUT, STDERR, EXIT, CLOSE_STDIN = range(5)
 
 
-def serve_shell(stream: Stream, command: str, *, packed: bool, environment: Mapping[str, str]) -> None:
+def serve_shell(
+    stream: Stream, command: str, *, packed: bool, root: Path, environment: Mapping[str, str]
+) -> None:
     """Runs a command; when the host goes away its shell is hung up, but what it started runs on."""
     with subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if packed else subprocess.STDOUT,
+        cwd=root,
         env=dict(environment),
         start_new_session=True,
     ) as process:
