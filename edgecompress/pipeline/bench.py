@@ -167,8 +167,9 @@ def _sessions(work: _Work) -> Iterator[dict[str, Session]]:
 def _comparisons(files: Sequence[BenchFile], found: Sequence[Measurement]) -> Iterator[Comparison]:
     for one, measured in zip(files, found, strict=True):
         if one.baseline is not None:
-            names = (files[one.baseline].label, one.label)
-            yield compare(found[one.baseline].bursts, measured.bursts, names=names, paired=True)
+            first = found[one.baseline]
+            names = (first.file.name, measured.file.name)
+            yield compare(first.bursts, measured.bursts, names=names, paired=True)
 
 
 def _earlier(before: BenchResult, now: BenchResult) -> tuple[Comparison, ...]:

@@ -20,8 +20,6 @@ class BenchFile:
     """A file to measure."""
 
     path: Path
-    label: str
-    """Tells it from the others in tables."""
     baseline: int | None
     """Position of the file it is compared with; None for a baseline."""
 
@@ -74,9 +72,7 @@ def _of_run(run: Path, suffixes: Sequence[str]) -> BenchFiles:
             f"{run}: no exported file is of a format this device runs ({', '.join(suffixes)}); "
             f"run `edgecompress export {run} --{suffixes[0].lstrip('.')}`"
         )
-    return BenchFiles(
-        tuple(BenchFile(directory / one.file, one.file, _dense_of(one, files)) for one in files), run
-    )
+    return BenchFiles(tuple(BenchFile(directory / one.file, _dense_of(one, files)) for one in files), run)
 
 
 def _order(one: ExportedFile) -> tuple[str, bool, bool, str]:
@@ -96,12 +92,7 @@ def _of_paths(paths: Sequence[Path], suffixes: Sequence[str]) -> tuple[BenchFile
         raise ConfigError(
             "bench: a file is given twice; copy it under another name to compare it with itself"
         )
-    names = [path.name for path in paths]
-    labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    return tuple(
-        BenchFile(path, label, None if index == 0 else 0)
-        for index, (path, label) in enumerate(zip(paths, labels, strict=True))
-    )
+    return tuple(BenchFile(path, None if index == 0 else 0) for index, path in enumerate(paths))
 
 
 def _check(path: Path, suffixes: Sequence[str]) -> None:

@@ -44,9 +44,8 @@ def _files(result: BenchResult, bench: DeviceBench) -> Table:
     rows = table("file", "runtime", score, _interval_name(bench), "p90", "runs", "speed-up", "", right_from=2)
     rows.columns[-1].justify = "left"
     compared = {one.other: one for one in bench.comparisons}
-    names = _labels(bench)
-    for label, one in zip(names, bench.measurements, strict=True):
-        add_row(rows, *_cells(label, one, compared.get(label), score=result.score))
+    for one in bench.measurements:
+        add_row(rows, *_cells(one, compared.get(one.file.name), score=result.score))
     return rows
 
 
@@ -54,20 +53,12 @@ def _interval_name(bench: DeviceBench) -> str:
     return f"{100 * bench.measurements[0].summary.interval_ms.confidence:.0f} % interval"
 
 
-def _labels(bench: DeviceBench) -> list[str]:
-    """Returns the names the comparisons use: paths where two files have one name."""
-    known = {name for one in bench.comparisons for name in (one.baseline, one.other)}
-    return [
-        one.file.name if one.file.name in known or not known else one.file.path for one in bench.measurements
-    ]
-
-
-def _cells(label: str, one: Measurement, compared: Comparison | None, *, score: str) -> tuple[str, ...]:
+def _cells(one: Measurement, compared: Comparison | None, *, score: str) -> tuple[str, ...]:
     summary = one.summary
     counts = summary.p90_ms if score == "p90" and summary.p90_ms is not None else summary.median_ms
     low, high = summary.interval_ms.low, summary.interval_ms.high
     return (
-        label,
+        one.file.name,
         one.conditions.runtime,
         ms(counts),
         f"{ms(low)} - {ms(high)}",
