@@ -29,6 +29,7 @@ lint: $(INSTALLED_DEV)
 
 debian-packages:
 	sh tests/install-debian-packages.sh tests/debian-packages.txt
+	[ -z "$$CI" ] || sh tests/install-debian-packages.sh tests/debian-packages-ci.txt
 
 $(INSTALLED): pyproject.toml | $(BIN)/pip
 	@echo "installing into $(VENV); takes a few minutes the first time"

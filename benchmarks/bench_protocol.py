@@ -5,13 +5,13 @@
 
 A try measures a network together with three others, and asks of each whether it is slower:
   same     a copy of the file: must not differ
-  spin     a copy followed by a fixed amount of arithmetic, 10 % of the network's time, within the timed
-           stretch: the true ratio is known, but Python's loop is not what networks do
+  injected a copy followed by a fixed amount of hashing, 10 % of the network's time on a quiet machine,
+           within the timed stretch: the true ratio is known, but hashing is not what networks do
   heavier  the network with two more layers, about 10 % of its work: real, but its true ratio is
            known only by measuring
 The network is the embedded ResNet, or `--files BASE HEAVIER` of one format. Designs, all with the counted
-time of the preset `quick`: interleaved, the protocol as it is; kept, files are loaded only once; long, six
-rounds of five times longer bursts; sequence, one file after the other, as is common. Prints a JSON line
+time of the preset `quick`: interleaved, the protocol as it is; kept, files are loaded only once; long, a
+fifth of the rounds with five times longer bursts; sequence, one file after the other, as is common. Prints a JSON line
 per answer, then one with the counts.
 """
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import random
 import shutil
@@ -49,7 +50,7 @@ SLOWDOWN = 0.10
 QUICK = pick_preset("quick")
 THIS_MACHINE = Device(name="local", title="this machine", drivers=("local-ort", "local-litert"))
 MODULES: dict[str, ModuleType] = {".onnx": local_ort, ".tflite": local_litert}
-EXPECTED = {"same": "no difference", "spin": "slower", "heavier": "slower"}
+EXPECTED = {"same": "no difference", "injected": "slower", "heavier": "slower"}
 
 Subject = tuple[Path, Session]
 
@@ -101,8 +102,10 @@ def kept(subjects: Sequence[Subject], seed: int) -> tuple[Measurement, ...]:
 
 
 def long(subjects: Sequence[Subject], seed: int) -> tuple[Measurement, ...]:
-    """Six long rounds instead of thirty short ones."""
-    return measure(subjects, replace(QUICK, rounds=6), seed=seed, profile=False, progress=NO_PROGRESS)
+    """Few long bursts instead of many short ones."""
+    return measure(
+        subjects, replace(QUICK, rounds=QUICK.rounds // 5), seed=seed, profile=False, progress=NO_PROGRESS
+    )
 
 
 def sequence(subjects: Sequence[Subject], seed: int) -> tuple[Measurement, ...]:
@@ -117,39 +120,34 @@ DESIGNS = {one.__name__: one for one in (interleaved, kept, long, sequence)}
 
 @contextlib.contextmanager
 def open_subjects(files: dict[str, Path]) -> Iterator[dict[str, Subject]]:
-    """Yields the files with their sessions; that of `spin` does its arithmetic after each run."""
+    """Yields the files with their sessions; that of `injected` does some work after each run."""
     module = MODULES[files["base"].suffix]
     options = Options(settle_s=0.0)
     with contextlib.ExitStack() as stack:
         plain = stack.enter_context(module.DRIVER.open(THIS_MACHINE, options))
         runtime = module.runtime()
-        steps = spinning_steps(runtime.prepare(files["base"], 1))
-        slowed = replace(runtime, prepare=lambda file, n: with_spin(runtime.prepare(file, n), steps))
-        spinning = stack.enter_context(open_local(slowed, THIS_MACHINE, options))
-        yield {name: (path, spinning if name == "spin" else plain) for name, path in files.items()}
+        data = work_for(runtime.prepare(files["base"], 1))
+        slowed = replace(runtime, prepare=lambda file, n: with_work(runtime.prepare(file, n), data))
+        working = stack.enter_context(open_local(slowed, THIS_MACHINE, options))
+        yield {name: (path, working if name == "injected" else plain) for name, path in files.items()}
 
 
-def spin(steps: int) -> None:
-    """Does a fixed amount of work, not a fixed time: interruptions must stretch it as they do a network."""
-    for _ in range(steps):
-        pass
-
-
-def with_spin(ready: Ready, steps: int) -> Ready:
-    """Returns a file whose runs take longer."""
+def with_work(ready: Ready, data: bytes) -> Ready:
+    """Returns a file whose runs take longer, by a fixed amount of work and not of time: interruptions
+    must stretch it as they do a network."""
 
     def run() -> None:
         ready.run()
-        spin(steps)
+        hashlib.sha256(data)
 
     return replace(ready, run=run)
 
 
-def spinning_steps(ready: Ready) -> int:
-    """Returns how many steps make a run 10 % longer; by the fastest of many, which nothing interrupted."""
-    probe = 2000
-    plain_s, longer_s = fastest_s(ready.run), fastest_s(with_spin(ready, probe).run)
-    return round(SLOWDOWN * plain_s / (longer_s - plain_s) * probe)
+def work_for(ready: Ready) -> bytes:
+    """Returns what to hash to make a run 10 % longer; by the fastest of many, which nothing interrupted."""
+    probe = bytes(200_000)
+    plain_s, longer_s = fastest_s(ready.run), fastest_s(with_work(ready, probe).run)
+    return bytes(round(SLOWDOWN * plain_s / (longer_s - plain_s) * len(probe)))
 
 
 def fastest_s(run: Callable[[], object]) -> float:
@@ -178,7 +176,7 @@ def make_networks(directory: Path, suffix: str) -> tuple[Path, Path]:
 
 def copies(base: Path, heavier: Path, directory: Path) -> dict[str, Path]:
     """Returns the files of a try by name, each a file of its own."""
-    files = {"base": base, "same": base, "spin": base, "heavier": heavier}
+    files = {"base": base, "same": base, "injected": base, "heavier": heavier}
     for name, path in files.items():
         shutil.copyfile(path, directory / f"{name}-copy{path.suffix}")
     return {name: directory / f"{name}-copy{path.suffix}" for name, path in files.items()}

@@ -22,7 +22,13 @@ def burst(samples_ms, *, started_s=0.0, interference=None):
 
 def bursts(centers_ms):
     """Returns bursts of three equal runs each."""
-    return [burst([center] * 3) for center in centers_ms]
+    return [_steady(float(center)) for center in centers_ms]
+
+
+def _steady(ms):
+    return Burst(
+        started_s=0, runs=3, samples_ms=(ms,) * 3, median_ms=ms, mean_ms=ms, std_ms=0, min_ms=ms, max_ms=ms
+    )
 
 
 def without_samples(one):

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -188,6 +188,7 @@ def test_windows_join_to_the_map_they_were_cut_from(size, window, data):
     is_shifted=st.tuples(st.booleans(), st.booleans()),
     images=st.integers(1, 2),
 )
+@example(size=(4, 6), window=(2, 3), is_shifted=(True, True), images=2)
 def test_window_attention_is_computed_the_same_at_every_size(size, window, is_shifted, images):
     shift = [extent // 2 if shifted else 0 for extent, shifted in zip(window, is_shifted, strict=True)]
     original = lively(ShiftedWindowAttention(6, list(window), shift, 2))

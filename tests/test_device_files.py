@@ -230,7 +230,8 @@ def test_prepare_says_where_the_runner_is(folder, built, built_cache, monkeypatc
         (["prepare", "rpi5", "--litert-wheel", "x.whl", "--compiler", "true"], "not the wheel"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(words, said):
+def test_what_cannot_be_done_is_one_line(tmp_path, monkeypatch, words, said):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     result = run(*words)
     assert result.exit_code == 1
     assert result.stdout == ""

@@ -174,7 +174,7 @@ class Calling(nn.Module):
 CALLS = {
     "other keys": lambda attention, x: attention(x, x + 1, x),
     "a mask": lambda attention, x: attention(x, x, x, attn_mask=torch.eye(3, dtype=torch.bool)),
-    "one image": lambda attention, x: (attention(x[0], x[0], x[0])[0][None],),
+    "one image": lambda attention, x: [y[None] for y in attention(*[x[0]] * 3)],
 }
 
 

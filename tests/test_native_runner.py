@@ -99,6 +99,7 @@ def test_the_summary_follows_from_the_raw_samples(built):
     assert inference.median_ms == pytest.approx(statistics.median(samples) / 1e3, abs=2e-6)
     assert inference.std_ms == pytest.approx(statistics.pstdev(samples) / 1e3, abs=2e-6)
     assert (inference.min_ms, inference.max_ms) == (min(samples) / 1e3, max(samples) / 1e3)
+    assert (inference.p5_ms, inference.p95_ms) == (sorted(samples)[2] / 1e3, sorted(samples)[38] / 1e3)
 
 
 def test_the_parser_of_benchmark_model_reads_it(built):
@@ -204,6 +205,13 @@ def test_a_failure_is_one_line_and_tells_whose_fault_it_is(built, tmp_path, opti
     assert done.stderr.count("\n") == 1
     assert said in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_outputs_that_cannot_be_written_leave_nothing(built, tmp_path):
+    (tmp_path / "folder").mkdir()
+    done = run(built, f"--output={tmp_path / 'folder'}")
+    assert done.returncode == SYSTEM
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def test_output_that_cannot_be_printed_is_a_failure(built):

@@ -7,12 +7,12 @@ from made_bursts import burst, bursts
 from edgecompress.core.statistics import compare, drift, summarise
 
 NAMES = ("dense", "small")
-TRIES = 300
+TRIES = 200
 ROUNDS = 30
 
 
 def drifting(rng, rounds):
-    """Returns what slows both files of a round alike: it wanders, so neighbouring rounds resemble each other."""
+    """Returns what slows both files of a round alike; it wanders, so neighbouring rounds are alike too."""
     steps = rng.normal(0, 0.03, rounds)
     level, levels = 0.0, []
     for step in steps:
@@ -40,7 +40,7 @@ def test_the_interval_holds_the_true_ratio(rounds, paired):
     rng = np.random.default_rng(0)
     found = [measured(rng, 1.3, rounds=rounds, paired=paired).interval for _ in range(TRIES)]
     covered = np.mean([one.low <= 1.3 <= one.high for one in found])
-    assert covered >= 0.97  # of 99 % promised, less what 300 tries leave uncertain
+    assert covered >= 0.97  # of 99 % promised, less what 200 tries leave uncertain
 
 
 def test_equal_files_are_hardly_ever_called_different():
@@ -73,7 +73,7 @@ def test_the_interval_of_the_median_holds_it_though_runs_of_a_burst_are_alike():
     covered = 0
     for _ in range(TRIES):
         levels = rng.normal(0, 0.05, ROUNDS)
-        some = [burst(np.exp(level + rng.normal(0, 0.01, 20))) for level in levels]
+        some = [burst(np.exp(level + rng.normal(0, 0.01, 5))) for level in levels]
         interval = summarise(some).interval_ms
         covered += interval.low <= 1.0 <= interval.high  # the true median is exp(0)
     assert covered / TRIES >= 0.96

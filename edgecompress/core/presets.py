@@ -34,10 +34,10 @@ PRESETS = {
     for preset in (
         Preset(
             "quick",
-            "at least 50 runs in 30 rounds; some 5 s per file",
+            "at least 50 runs and 4 s per file in 40 rounds",
             min_runs=50,
-            min_seconds=3.0,
-            rounds=30,
+            min_seconds=4.0,
+            rounds=40,
             process_rounds=8,
             warmup_seconds=0.5,
             score="median",

@@ -157,7 +157,7 @@ def place_runner(transport: Transport, built: Built, home: str, *, timeout_s: fl
     """
     folder = f"{home}/runner-{sha256_of(built.runner)[:12]}-{sha256_of(built.library)[:12]}"
     runner = f"{folder}/{RUNNER}"
-    if True:
+    if transport.run(["test", "-x", runner], timeout_s=SHORT_TIMEOUT_S).code != 0:
         run_checked(transport, "mkdir", "-p", folder)
         transport.push(built.library, f"{folder}/{LIBRARY}", timeout_s=timeout_s)
         transport.push(built.runner, runner, timeout_s=timeout_s)

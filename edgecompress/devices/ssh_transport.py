@@ -154,8 +154,7 @@ def connected(host: str, port: int | None = None) -> Iterator[SshTransport]:
             _wait_until_open(transport, process, log)
             yield transport
         finally:
-            process.terminate()
-            process.wait(CLOSE_TIMEOUT_S)
+            _end(process)
 
 
 def _start(words: Sequence[str], *, stderr: IO[str]) -> subprocess.Popen[bytes]:
@@ -163,6 +162,15 @@ def _start(words: Sequence[str], *, stderr: IO[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr)
     except FileNotFoundError:
         raise DeviceError(NO_SSH) from None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(CLOSE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:  # waiting for a board that is gone
+        process.kill()
+        process.wait()
 
 
 def _wait_until_open(transport: SshTransport, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -251,7 +251,7 @@ class _Signs(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note(self, read: list[Tensor], made: list[Tensor], *, writes: bool, known: bool) -> None:
         """Notes an operator's results; those that are views of what it read say nothing new."""
         blocks = {_block(x) for x in read}
-        for x in (*made, *read) if writes else made:
+        for x in made:  # operators that write hand out what they wrote to
             if known and x.nbytes == x.untyped_storage().nbytes():
                 self.known[_block(x)] = x  # held, or the memory could be given to another tensor
             elif writes or _block(x) not in blocks:

@@ -177,7 +177,7 @@ def _shift_mask(windows: Windows) -> Tensor:
     regions = 3 * rows[:, None] + columns
     labels = cut(regions[None, :, :, None], Windows(windows.padded, windows.window, (0, 0)))
     apart = labels != labels.transpose(1, 2)  # (windows, tokens, tokens)
-    return _MASKED * apart[:, None].double()
+    return torch.where(apart[:, None], _MASKED, 0.0)
 
 
 def _regions(length: int, window: int, shift: int) -> Tensor:

@@ -1,0 +1,82 @@
+"""When a measurement says that it cannot be believed."""
+
+import re
+
+import numpy as np
+import pytest
+from made_bursts import burst, bursts
+
+from edgecompress.core.measurement import Environment
+from edgecompress.core.presets import Preset
+from edgecompress.devices.validity import judge
+
+PRESET = Preset(
+    "test",
+    "for tests",
+    min_runs=30,
+    min_seconds=0.1,
+    rounds=10,
+    process_rounds=10,
+    warmup_seconds=0,
+    score="median",
+)
+COOL = Environment(thermal_status=0, clock_mhz=2400.0)
+STEADY = bursts([10.0, 10.1] * 15)
+
+
+def judged(some, *, before=COOL, after=COOL, remarks=()):
+    return judge(some, PRESET, before, after, remarks)
+
+
+def test_a_steady_measurement_is_valid_and_has_nothing_to_say():
+    assert judged(STEADY).valid
+    assert judged(STEADY).reasons == ()
+
+
+def busy(share):
+    return [burst([10.0] * 3, interference=share) for _ in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("some", "reason"),
+    [
+        (bursts(np.linspace(10, 12, 30)), r"latency changed by \+\d+\.\d % while measuring \(at most 5 %\)"),
+        (bursts(np.linspace(12, 10, 30)), r"latency changed by -\d+\.\d %"),
+        (bursts([8.0, 12.0] * 15), r"bursts scatter by \d+\.\d % \(at most 10 %\)"),
+        (busy(0.5), r"other programs had the core 50 % of the time \(at most 20 %\)"),
+        (STEADY[:9], r"27 runs of at least 30"),
+        (bursts([0.5] * 30), r"0\.0 s of at least 0\.1 s"),
+    ],
+)
+def test_what_is_wrong_with_the_bursts_is_said(some, reason):
+    found = judged(some)
+    assert not found.valid
+    assert len(found.reasons) == 1
+    assert re.match(reason, found.reasons[0]), found.reasons
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        ({"thermal_status": 2}, "thermal status rose from 0 to 2"),
+        ({"clock_mhz": 2200.0}, "the clock fell from 2400 to 2200 MHz"),
+    ],
+)
+def test_what_happened_to_the_device_is_said(after, reason):
+    found = judged(STEADY, after=COOL.model_copy(update=after))
+    assert (found.valid, found.reasons) == (False, (reason,))
+
+
+@pytest.mark.parametrize("after", [{"thermal_status": None}, {"clock_mhz": None}, {"clock_mhz": 2350.0}])
+def test_what_a_device_does_not_tell_is_not_held_against_it(after):
+    assert judged(STEADY, after=COOL.model_copy(update=after)).valid
+
+
+def test_a_little_interference_is_allowed():
+    assert judged(busy(0.1)).valid
+
+
+def test_a_valid_measurement_may_have_something_to_say():
+    found = judged([*STEADY[:-1], burst([30.0] * 3)], remarks=("charging",))
+    assert found.valid
+    assert found.reasons == ("1 of 30 bursts lie far from the others", "charging")
