@@ -1,7 +1,7 @@
 """Makes PyTorch vision models smaller and faster on edge CPUs.
 
-`compress`, `inspect` and `quickstart` are the commands of the same name; `load` turns a run
-directory back into a network. Importing the package costs nothing: torch comes with first use.
+`compress`, `inspect`, `bench` and `quickstart` are the commands of the same name, `export_model` is the
+command `export`; `load` turns a run directory back into a network. Importing the package costs nothing: torch comes with first use.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgecompress.nets.artefact import load
+    from edgecompress.pipeline.bench import bench
     from edgecompress.pipeline.compress import compress
+    from edgecompress.pipeline.export import export as export_model
     from edgecompress.pipeline.inspect import inspect
     from edgecompress.pipeline.quickstart import quickstart
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compress", "inspect", "load", "quickstart"]
+__all__ = ["__version__", "bench", "compress", "export_model", "inspect", "load", "quickstart"]
 
 _HOMES = {
-    "compress": "edgecompress.pipeline.compress",
-    "inspect": "edgecompress.pipeline.inspect",
-    "load": "edgecompress.nets.artefact",
-    "quickstart": "edgecompress.pipeline.quickstart",
+    "bench": ("edgecompress.pipeline.bench", "bench"),
+    "compress": ("edgecompress.pipeline.compress", "compress"),
+    # not `export`: that is the package of exporters
+    "export_model": ("edgecompress.pipeline.export", "export"),
+    "inspect": ("edgecompress.pipeline.inspect", "inspect"),
+    "load": ("edgecompress.nets.artefact", "load"),
+    "quickstart": ("edgecompress.pipeline.quickstart", "quickstart"),
 }
 
 
@@ -30,4 +35,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'edgecompress' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    module, function = _HOMES[name]
+    return getattr(import_module(module), function)

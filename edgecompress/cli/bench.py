@@ -17,8 +17,8 @@ def bench(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE... | RUN]",
-            help=".onnx and .tflite files, or a run; the latest exported run when not given.",
+            metavar="FILE|RUN",
+            help=".onnx and .tflite files, or one run; the latest exported run when not given.",
         ),
     ] = None,
     device: Annotated[
@@ -74,16 +74,17 @@ def bench(
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Measure files on a device and say which is faster, and how surely.
+    """Measure files on a device, and say which is faster.
 
     Files are measured in turns, so that drift and noise hit all alike. Each is compared with
-    the first; the files of a run with its dense network.
+    the first; the files of a run with its dense network. See docs/measuring.md.
 
     \b
     Examples:
       edgecompress bench
       edgecompress bench a.tflite b.tflite c.onnx
-      edgecompress bench runs/compress-resnet20-001 --device pixel4 --benchmark-binary benchmark_model
+      edgecompress bench runs/compress-resnet20-001 --device pixel4
+      edgecompress bench a.tflite --device adb --benchmark-binary benchmark_model
       edgecompress bench a.tflite b.tflite --device adb --serial all
     """
     with running() as progress:

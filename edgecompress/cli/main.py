@@ -9,6 +9,7 @@ import typer
 from edgecompress import __version__
 from edgecompress.cli.bench import bench
 from edgecompress.cli.compress import compress, quickstart
+from edgecompress.cli.device import app as device
 from edgecompress.cli.export import export
 from edgecompress.cli.look import doctor, inspect, list_
 
@@ -29,6 +30,7 @@ app.command("inspect")(inspect)
 app.command("compress")(compress)
 app.command("export")(export)
 app.command("bench")(bench)
+app.add_typer(device, name="device")
 app.command("list")(list_)
 app.command("doctor")(doctor)
 

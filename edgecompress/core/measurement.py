@@ -190,3 +190,5 @@ class BenchResult(Record):
     """One per device."""
     earlier: tuple[Comparison, ...] = ()
     """Each file with its earlier measurement, where one was given."""
+    written: str | None = None
+    """The file this record was written to, where it was."""

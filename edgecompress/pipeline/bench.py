@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,11 +16,12 @@ from edgecompress.core.presets import Preset, pick_preset
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.runs import installed_versions
 from edgecompress.core.statistics import check_alike, compare
-from edgecompress.core.store import read_record, write_record
+from edgecompress.core.store import read_record, replacing, write_record
 from edgecompress.devices.contract import Driver, Options, Session
 from edgecompress.devices.files import load_device
-from edgecompress.devices.protocol import measure
+from edgecompress.devices.protocol import measure, shortest_names
 from edgecompress.errors import ConfigError
+from edgecompress.pipeline.at_once import at_once
 from edgecompress.pipeline.bench_files import BenchFile, find_files
 
 ALL = "all"
@@ -49,8 +49,11 @@ def bench(
 ) -> BenchResult:
     """Measures files, or the exported files of a run (the latest when nothing is given).
 
+    Files are compared with the first, those of a run with its dense network. What can be known to be
+    wrong is found before anything is measured.
+
     Args:
-        what: Paths of `.onnx` and `.tflite` files, or one run.
+        what: Paths of `.onnx` and `.tflite` files, one run, or one directory `export` wrote.
         device: A name of `edgecompress list devices`, or the path of a device file.
         preset: `quick`, `standard` or `mlperf`.
         threads: Of the runtime; one when None.
@@ -63,7 +66,7 @@ def bench(
         clean: Remove what was pushed to the device afterwards.
         adb: Program that reaches phones.
         seed: Of the order of measurements.
-        output: Where to write the result; `bench-DEVICE.json` in the run when None.
+        output: Where to write the result; when None `bench-DEVICE.json` in the run, for files nowhere.
         runs_dir: Where runs are kept.
         progress: Shows how far it is.
 
@@ -74,7 +77,8 @@ def bench(
     drivers = {name: pick(discover(devices, Driver), name, what="driver") for name in asked.drivers}
     suffixes = list(dict.fromkeys(suffix for driver in drivers.values() for suffix in driver.suffixes))
     found = find_files(what, runs_dir, suffixes)
-    before = None if against is None else read_record(against, BenchResult)
+    target = output or (None if found.home is None else found.home / f"bench-{asked.name}.json")
+    _check_writable(target)
     options = Options(
         threads=threads,
         cores=cores,
@@ -83,10 +87,11 @@ def bench(
         clean=clean,
         adb=adb,
     )
-    work = [
-        _Work(asked, drivers, replace(options, serial=serial), found.files, chosen, seed, profile, progress)
-        for serial in _serials(asked, serials, adb)
-    ]
+    shared = _Work(asked, drivers, options, found.files, {}, chosen, seed, profile)
+    chosen_serials = _serials(asked, serials, adb)
+    work = [replace(shared, options=replace(options, serial=serial)) for serial in chosen_serials]
+    work = work if against is None else _with_earlier(work, read_record(against, BenchResult), against)
+    benches = at_once(_measured, work, names=[one.name for one in work], progress=progress)
     result = BenchResult(
         preset=chosen.name,
         score=chosen.score,
@@ -94,10 +99,10 @@ def bench(
         seed=seed,
         created=datetime.now(UTC),
         versions=installed_versions(),
-        benches=tuple(_at_once(work)),
+        benches=tuple(benches),
+        earlier=tuple(_comparisons_with_earlier(work, benches)),
+        written=None if target is None else str(target),
     )
-    result = result if before is None else result.model_copy(update={"earlier": _earlier(before, result)})
-    target = output or (None if found.run is None else found.run / f"bench-{asked.name}.json")
     if target is not None:
         write_record(target, result)
     return result
@@ -105,47 +110,62 @@ def bench(
 
 @dataclass(frozen=True)
 class _Work:
+    """What is measured on one device."""
+
     device: Device
     drivers: Mapping[str, Driver]
     options: Options
     files: tuple[BenchFile, ...]
+    earlier: Mapping[str, Measurement]
+    """By name of the file: measured before on this device, to compare with."""
     preset: Preset
     seed: int
     profile: bool
-    progress: Progress
+
+    @property
+    def name(self) -> str:
+        """What tells the device from others."""
+        return self.options.serial or self.device.name
+
+
+def _check_writable(target: Path | None) -> None:
+    """Finds out before the long work whether the result can be written."""
+    if target is None:
+        return
+    if target.is_dir():
+        raise ConfigError(f"--output {target}: is a directory; give the name of a file")
+    probe = target.with_name(f".{target.name}.probe")
+    with replacing(probe) as temporary:
+        temporary.touch()
+    probe.unlink()
 
 
 def _serials(device: Device, asked: Sequence[str], adb: str) -> list[str | None]:
     if not asked:
         return [None]
-    if "adb" not in device.drivers:
+    if "adb" not in (*device.drivers, device.transport):
         raise ConfigError(f"--serial: {device.name} is not reached over adb; leave it out")
     if ALL not in asked:
         return list(dict.fromkeys(asked))
     from edgecompress.devices.adb import serials
 
-    return list(serials(adb))
+    return list(serials(adb)) or [None]  # where none is ready, the driver knows what to say
 
 
-def _at_once(work: Sequence[_Work]) -> list[DeviceBench]:
-    """Measures on all devices at the same time, one worker each."""
-    if len(work) == 1:
-        return [_measured(work[0])]
-    with ThreadPoolExecutor(len(work)) as pool:
-        return list(pool.map(_measured, work))
-
-
-def _measured(work: _Work) -> DeviceBench:
+def _measured(work: _Work, progress: Progress) -> DeviceBench:
     with _sessions(work) as sessions:
+        _check_conditions(work, sessions)
         measurements = measure(
             [(one.path, sessions[one.path.suffix]) for one in work.files],
             work.preset,
             seed=work.seed,
             profile=work.profile,
-            progress=work.progress,
+            progress=progress,
         )
+    if work.profile:
+        measurements = tuple(map(_told_of_operators, measurements))
     return DeviceBench(
-        device=work.options.serial or work.device.name,
+        device=work.name,
         measurements=measurements,
         comparisons=tuple(_comparisons(work.files, measurements)),
     )
@@ -164,6 +184,14 @@ def _sessions(work: _Work) -> Iterator[dict[str, Session]]:
         yield opened
 
 
+def _told_of_operators(one: Measurement) -> Measurement:
+    """Adds a note where there are no operators though they were asked for."""
+    if one.operators:
+        return one
+    note = f"no time per operator: {one.conditions.runtime} does not tell"
+    return one.model_copy(update={"notes": (*one.notes, note)})
+
+
 def _comparisons(files: Sequence[BenchFile], found: Sequence[Measurement]) -> Iterator[Comparison]:
     for one, measured in zip(files, found, strict=True):
         if one.baseline is not None:
@@ -172,24 +200,36 @@ def _comparisons(files: Sequence[BenchFile], found: Sequence[Measurement]) -> It
             yield compare(first.bursts, measured.bursts, names=names, paired=True)
 
 
-def _earlier(before: BenchResult, now: BenchResult) -> tuple[Comparison, ...]:
-    """Compares each file with the one of its name measured before on the same device.
+def _with_earlier(work: Sequence[_Work], before: BenchResult, path: Path) -> list[_Work]:
+    """Gives each device what was measured on it before.
 
     Raises:
-        ConfigError: none is in both, or the conditions were not alike.
+        ConfigError: no file of these names was.
     """
-    old = {(bench.device, one.file.name): one for bench in before.benches for one in bench.measurements}
-    pairs = [
-        (old[key], one)
-        for bench in now.benches
-        for one in bench.measurements
-        if (key := (bench.device, one.file.name)) in old
-    ]
-    if not pairs:
-        raise ConfigError("--against: holds no file of these names on this device; measure them first")
-    for was, is_now in pairs:
-        check_alike(was.conditions, is_now.conditions)
-    return tuple(
-        compare(was.bursts, now.bursts, names=(f"{was.file.name} before", now.file.name), paired=False)
-        for was, now in pairs
-    )
+    old = {bench.device: {one.file.name: one for one in bench.measurements} for bench in before.benches}
+    known = [replace(one, earlier=old.get(one.name, {})) for one in work]
+    if not any(name in one.earlier for one in known for name in _file_names(one)):
+        held = ", ".join(f"{name} on {device}" for device, files in old.items() for name in files)
+        wanted = ", ".join(f"{name} on {one.name}" for one in work for name in _file_names(one))
+        raise ConfigError(f"--against {path}: holds {held}; nothing to compare with {wanted}")
+    return known
+
+
+def _file_names(work: _Work) -> list[str]:
+    return shortest_names([one.path for one in work.files])
+
+
+def _check_conditions(work: _Work, sessions: Mapping[str, Session]) -> None:
+    for name, one in zip(_file_names(work), work.files, strict=True):
+        if name in work.earlier:
+            check_alike(work.earlier[name].conditions, sessions[one.path.suffix].conditions)
+
+
+def _comparisons_with_earlier(work: Sequence[_Work], benches: Sequence[DeviceBench]) -> Iterator[Comparison]:
+    for one, bench in zip(work, benches, strict=True):
+        where = f" on {bench.device}" if len(benches) > 1 else ""
+        for now in bench.measurements:
+            before = one.earlier.get(now.file.name)
+            if before is not None:
+                names = (f"{now.file.name} before{where}", f"{now.file.name}{where}")
+                yield compare(before.bursts, now.bursts, names=names, paired=False)

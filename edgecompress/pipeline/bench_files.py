@@ -9,9 +9,12 @@ from pathlib import Path
 from edgecompress.core.results import ExportedFile, ExportResult
 from edgecompress.core.runs import RUN_FILE, latest_run
 from edgecompress.core.store import read_record
+from edgecompress.devices.litert_graph import check_tflite
 from edgecompress.errors import ArtefactError, ConfigError, ExportError
 
-EXPORT_RECORD = Path("exports") / "export.json"
+EXPORT_FILE = "export.json"
+EXPORT_RECORD = Path("exports") / EXPORT_FILE
+"""Within a run."""
 SUFFIXES = (".onnx", ".tflite")
 
 
@@ -29,15 +32,16 @@ class BenchFiles:
     """Files measured together."""
 
     files: tuple[BenchFile, ...]
-    run: Path | None
-    """Where they come from, when that is a run."""
+    home: Path | None
+    """The run or directory of exports they come from, where that was named and not the files."""
 
 
 def find_files(what: Sequence[str], runs_dir: Path, suffixes: Sequence[str]) -> BenchFiles:
-    """Finds the files meant: paths of files, or one run (the latest when nothing is given).
+    """Finds the files meant: paths of files, one run, or one directory `export` wrote.
 
-    Files are compared with the first. Those of a run are compared with the dense network's float32
-    file of their format, and formats the device does not run are left out.
+    Nothing given means the latest run with exported files. Files are compared with the first. Those
+    of a run are compared with the dense network's float32 file of their format, and formats the
+    device does not run are left out.
 
     Raises:
         ConfigError: a file is given twice, or runs and files are mixed.
@@ -45,34 +49,44 @@ def find_files(what: Sequence[str], runs_dir: Path, suffixes: Sequence[str]) -> 
         ExportError: there is no such file, or the device does not run its format.
     """
     if not what:
-        return _of_run(latest_run(runs_dir, containing=str(EXPORT_RECORD)), suffixes)
-    runs = [path for text in what if (path := _as_run(text, runs_dir)) is not None]
-    if runs and len(what) > 1:
+        return _of_home(_latest_exported(runs_dir), suffixes)
+    homes = [path for text in what if (path := _as_home(text, runs_dir)) is not None]
+    if homes and len(what) > 1:
         raise ConfigError(f"bench {' '.join(what)}: give files, or one run; not a mixture")
-    if runs:
-        return _of_run(runs[0], suffixes)
+    if homes:
+        return _of_home(homes[0], suffixes)
     return BenchFiles(_of_paths([Path(text) for text in what], suffixes), None)
 
 
-def _as_run(text: str, runs_dir: Path) -> Path | None:
-    return next((path for path in (Path(text), runs_dir / text) if (path / RUN_FILE).is_file()), None)
-
-
-def _of_run(run: Path, suffixes: Sequence[str]) -> BenchFiles:
+def _latest_exported(runs_dir: Path) -> Path:
     try:
-        exported = read_record(run / EXPORT_RECORD, ExportResult)
-    except ArtefactError as error:
-        if (run / EXPORT_RECORD).is_file():
-            raise
-        raise ArtefactError(f"{run}: has no exported files; run `edgecompress export {run}` first") from error
-    directory = (run / EXPORT_RECORD).parent
-    files = sorted((one for one in exported.files if (directory / one.file).suffix in suffixes), key=_order)
+        return latest_run(runs_dir, containing=str(EXPORT_RECORD))
+    except ArtefactError:
+        raise ArtefactError(
+            f"{runs_dir}: no run has exported files; run `edgecompress export` first, or give files"
+        ) from None
+
+
+def _as_home(text: str, runs_dir: Path) -> Path | None:
+    marks = (RUN_FILE, EXPORT_FILE)
+    places = (Path(text), runs_dir / text)
+    return next((path for path in places if any((path / mark).is_file() for mark in marks)), None)
+
+
+def _of_home(home: Path, suffixes: Sequence[str]) -> BenchFiles:
+    record = next((path for path in (home / EXPORT_RECORD, home / EXPORT_FILE) if path.is_file()), None)
+    if record is None:
+        raise ArtefactError(f"{home}: has no exported files; run `edgecompress export {home}` first")
+    exported = read_record(record, ExportResult).files
+    files = sorted((one for one in exported if Path(one.file).suffix in suffixes), key=_order)
     if not files:
         raise ArtefactError(
-            f"{run}: no exported file is of a format this device runs ({', '.join(suffixes)}); "
-            f"run `edgecompress export {run} --{suffixes[0].lstrip('.')}`"
+            f"{home}: no exported file is of a format this device runs ({', '.join(suffixes)}); "
+            f"run `edgecompress export` with --{suffixes[0].lstrip('.')}"
         )
-    return BenchFiles(tuple(BenchFile(directory / one.file, _dense_of(one, files)) for one in files), run)
+    return BenchFiles(
+        tuple(BenchFile(record.parent / one.file, _dense_of(one, files)) for one in files), home
+    )
 
 
 def _order(one: ExportedFile) -> tuple[str, bool, bool, str]:
@@ -86,21 +100,23 @@ def _dense_of(one: ExportedFile, files: Sequence[ExportedFile]) -> int | None:
 
 
 def _of_paths(paths: Sequence[Path], suffixes: Sequence[str]) -> tuple[BenchFile, ...]:
+    seen: set[Path] = set()
     for path in paths:
         _check(path, suffixes)
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise ConfigError(
-            "bench: a file is given twice; copy it under another name to compare it with itself"
-        )
+        if path.resolve() in seen:
+            raise ConfigError(f"{path}: given twice; copy it under another name to compare it with itself")
+        seen.add(path.resolve())
     return tuple(BenchFile(path, None if index == 0 else 0) for index, path in enumerate(paths))
 
 
 def _check(path: Path, suffixes: Sequence[str]) -> None:
     if path.is_dir():
-        raise ArtefactError(f"{path}: is a directory without run.json; give a run or files")
+        raise ArtefactError(f"{path}: is neither a run nor a directory of exports; give one, or files")
     if not path.is_file():
         raise ExportError(f"{path}: there is no such file or run")
     if path.suffix not in SUFFIXES:
         raise ExportError(f"{path}: neither .onnx nor .tflite by its name; export the model first")
     if path.suffix not in suffixes:
         raise ExportError(f"{path}: this device runs {' and '.join(suffixes)} files; export the model as one")
+    if path.suffix == ".tflite":  # a foreign file need not reach a phone to be found out
+        check_tflite(path)

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from edgecompress.core.device import Device
 from edgecompress.core.measurement import BenchResult
 from edgecompress.core.results import (
     CompressResult,
@@ -22,7 +23,9 @@ from edgecompress.core.results import (
     QuickstartResult,
 )
 from edgecompress.core.types import Record
+from edgecompress.devices.native.build import DevicePrepared
 from edgecompress.report.benches import bench_text
+from edgecompress.report.devices import device_text, prepared_text
 from edgecompress.report.exports import export_text, files_table
 from edgecompress.report.numbers import change, count, megabytes, shape, share
 from edgecompress.report.tables import add_row, lines, table, title
@@ -41,6 +44,10 @@ def render(result: Record) -> RenderableType:
             return export_text(result)
         case BenchResult():
             return bench_text(result)
+        case Device():
+            return Text(device_text(result))
+        case DevicePrepared():
+            return Text(prepared_text(result))
         case DoctorResult():
             return doctor_text(result)
         case ListResult():
