@@ -1,7 +1,8 @@
 """Makes a copy of a network that exporters translate well and edge runtimes run fast.
 
 What the copy computes differs by rounding only. Attention is written in plain products, batch norms are
-folded, padded max pools become zero padding and a plain pool, and what only matters in training is gone.
+folded, padded max pools become zero padding and a plain pool, shortcuts that pick pixels become convolutions,
+and what only matters in training is gone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from edgecompress.errors import UnsupportedLayer
 from edgecompress.nets.attention import from_multihead, from_timm, is_timm_attention
 from edgecompress.nets.folding import exchange_, fold_batch_norms_
 from edgecompress.nets.modules import zero_image
+from edgecompress.nets.subsampling import rewrite_subsampling_
 from edgecompress.nets.window_attention import (
     from_patch_merging,
     from_shifted_window,
@@ -52,6 +54,7 @@ def export_ready(network: nn.Module, input_shape: tuple[int, int, int]) -> nn.Mo
     _rewrite_attention_(ready, input_shape)
     fold_batch_norms_(ready, input_shape)
     _rewrite_pools_(ready, input_shape)
+    rewrite_subsampling_(ready, input_shape)
     return ready.eval()
 
 
