@@ -1,0 +1,227 @@
+"""Keys of blocks, look-ups along curves, the widths to measure, and the journal of a build."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import nn
+
+from edgecompress.core.latency_table import LatencyTable, TableEntry, table_hash
+from edgecompress.core.measurement import Conditions
+from edgecompress.core.types import Block, Layer, Op
+from edgecompress.devices.litert_graph import count_operators, operators_outside_delegate
+from edgecompress.errors import ArtefactError, ConfigError
+from edgecompress.export.tflite_format import run
+from edgecompress.latency.journal import Heading, Journal
+from edgecompress.latency.keys import block_key, curve_key
+from edgecompress.latency.lookup import fit_curve, make_lookup
+from edgecompress.latency.sampling import TOLERANCE, next_widths
+from edgecompress.latency.tflite_blocks import write_block
+from edgecompress.methods.branches import METHOD as BRANCHES
+from edgecompress.methods.lowrank import METHOD as LOWRANK
+from edgecompress.nets.modules import block_module, op_of
+
+CONDITIONS = Conditions(
+    device="made up",
+    build="1",
+    runtime="litert",
+    runtime_version="2",
+    threads=1,
+    cores=(0,),
+    governor=None,
+    provenance="measured",
+)
+
+
+def layer(module: nn.Module, in_size=(8, 8)) -> Layer:
+    return Layer(name="layer", op=op_of(module), in_size=in_size)
+
+
+def blocks(module: nn.Module, in_size=(8, 8)) -> list[Block]:
+    found = [one.blocks[0] for one in LOWRANK.candidates(layer(module, in_size))]
+    return [Block(branches=((op_of(module),),)), *found]
+
+
+def pair(width: int, channels: int = 16) -> Block:
+    first = Op(kind="conv2d", inputs=channels, outputs=width, kernel=(3, 3), padding=(1, 1))
+    return Block(branches=((first, Op(kind="conv2d", inputs=width, outputs=channels)),))
+
+
+def entry(block: Block, ms: float) -> TableEntry:
+    return TableEntry(block=block, in_size=(8, 8), median_ms=ms, interval_ms=None, runs=1)
+
+
+def table(*entries: TableEntry, **changes) -> LatencyTable:
+    fields = {
+        "name": "made-up",
+        "soc": None,
+        "conditions": CONDITIONS,
+        "format": "tflite",
+        "dtype": "float32",
+        "created": datetime(2026, 1, 1, tzinfo=UTC),
+        "tool_version": "0",
+        "entries": entries,
+        "sha256": table_hash(entries, None),
+    }
+    return LatencyTable.model_validate(fields | changes)
+
+
+# Keys
+
+
+def test_blocks_have_one_key_each_whatever_their_bias():
+    found = blocks(nn.Conv2d(12, 12, 3, padding=1))
+    assert len({block_key(block, (8, 8)) for block in found}) == len(found)
+    plain, biased = (Block(branches=((op_of(nn.Conv2d(4, 4, 3, bias=b)),),)) for b in (False, True))
+    assert block_key(plain, (8, 8)) == block_key(biased, (8, 8)) != block_key(plain, (8, 9))
+
+
+def test_pairs_of_one_family_share_a_curve_and_others_do_not():
+    families = {}
+    for one in LOWRANK.candidates(layer(nn.Conv2d(12, 12, 3, padding=1))):
+        families.setdefault(one.family, set()).add(curve_key(one.blocks[0].branches[0], (8, 8)))
+    assert all(len(keys) == 1 and None not in keys for keys in families.values())
+    assert len({key for keys in families.values() for key in keys}) == len(families)
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.Conv2d(6, 6, 3, padding=1), (6, 8, 8)),
+        (nn.Conv2d(6, 12, 3, stride=2, padding=1), (6, 9, 8)),
+        (nn.Conv2d(6, 6, 5, padding=2), (6, 8, 8)),
+        (nn.Conv2d(6, 6, 1), (6, 8, 8)),
+    ],
+)
+def test_a_block_as_a_file_gives_maps_of_the_size_the_module_gives(module, shape, tmp_path):
+    file, image = tmp_path / "block.tflite", torch.randn(1, *shape)
+    for block in blocks(module, shape[1:]):
+        write_block(block, shape[1:], file)
+        height_width = block_module(block)(image).shape[2:]
+        assert run(file, image).shape[1:3] == height_width
+        assert operators_outside_delegate(file) == {}
+
+
+def test_two_branches_are_added_in_the_file(tmp_path):
+    both = next(iter(BRANCHES.candidates(layer(nn.Conv2d(8, 8, 3, padding=1))))).blocks[0]
+    write_block(both, (8, 8), tmp_path / "block.tflite")
+    assert count_operators(tmp_path / "block.tflite")["ADD"] == len(both.branches) - 1 == 1
+
+
+def test_linear_blocks_take_tokens(tmp_path):
+    for block in blocks(nn.Linear(8, 6), (5, 1)):
+        write_block(block, (5, 1), tmp_path / "block.tflite")
+        assert set(count_operators(tmp_path / "block.tflite")) == {"FULLY_CONNECTED"}
+
+
+# Look-up
+
+
+def test_what_was_measured_is_found_and_what_lies_between_is_interpolated():
+    lookup = make_lookup(table(entry(pair(4), 1.0), entry(pair(12), 3.0)))
+    assert lookup.ms(pair(4), (8, 8)) == pytest.approx(1.0)
+    assert lookup.ms(pair(8), (8, 8)) == pytest.approx(2.0)
+
+
+def test_what_is_not_covered_is_an_error_that_names_the_command():
+    lookup = make_lookup(table(entry(pair(4), 1.0), entry(pair(12), 3.0)))
+    for missing, size in ((pair(2), (8, 8)), (pair(13), (8, 8)), (pair(4), (4, 4)), (pair(4, 8), (8, 8))):
+        with pytest.raises(ConfigError, match="edgecompress latency build"):
+            lookup.ms(missing, size)
+
+
+def test_two_branches_cost_the_sum_unless_they_were_measured():
+    both = Block(branches=pair(4).branches + pair(12).branches)
+    known = (entry(pair(4), 1.0), entry(pair(12), 3.0))
+    assert make_lookup(table(*known)).ms(both, (8, 8)) == pytest.approx(4.0)
+    assert make_lookup(table(*known, entry(both, 4.5))).ms(both, (8, 8)) == 4.5
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.floats(0.1, 10)), min_size=1, max_size=12))
+@settings(deadline=None)
+def test_a_wider_pair_is_never_faster(points):
+    unique = list(dict(points).items())
+    curve = fit_curve(unique)
+    assert (np.diff(curve.ms) >= 0).all()
+    assert curve.at(min(w for w, _ in unique) - 1) is None
+
+
+# Sampling
+
+
+def sampled(widths, truth):
+    measured = {}
+    while wanted := next_widths(widths, measured):
+        assert not set(wanted) & set(measured), "a width is asked for twice"
+        measured |= {width: truth(width) for width in wanted}
+    return measured
+
+
+def test_a_straight_curve_needs_three_widths():
+    assert len(sampled(range(1, 200), lambda w: 1 + 0.1 * w)) == 3
+
+
+def test_a_step_is_found_with_few_widths():
+    widths = list(range(1, 129))
+    truth = lambda w: 1.0 if w <= 70 else 2.0  # noqa: E731
+    measured = sampled(widths, truth)
+    assert len(measured) < 20
+    curve = fit_curve(list(measured.items()))
+    wrong = [w for w in widths if abs(curve.at(w) / truth(w) - 1) > TOLERANCE]
+    assert len(wrong) <= 1
+
+
+def test_a_constant_curve_ends_at_once():
+    assert len(sampled(range(1, 100), lambda w: 1.0)) == 3
+
+
+# Journal and table
+
+
+def test_a_journal_is_read_back_and_a_torn_line_is_forgotten(tmp_path):
+    path, heading = tmp_path / "j.jsonl", Heading(conditions=CONDITIONS, format="tflite", dtype="float32")
+    journal = Journal(path, heading)
+    journal.add(entry(pair(4), 1.0))
+    journal.add(entry(pair(8), 2.0))
+    for cut in range(1, 30):
+        torn = tmp_path / f"torn{cut}.jsonl"
+        torn.write_bytes(path.read_bytes()[:-cut])
+        again = Journal(torn, heading)
+        assert [one.median_ms for one in again.entries.values()] == [1.0]
+        again.add(entry(pair(8), 2.0))
+        assert torn.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("change", [{"dtype": "int8"}, {"conditions": {"threads": 2}}])
+def test_a_journal_of_other_conditions_is_refused(tmp_path, change):
+    heading = Heading(conditions=CONDITIONS, format="tflite", dtype="float32")
+    Journal(tmp_path / "j.jsonl", heading)
+    fields = heading.model_dump() | {k: v for k, v in change.items() if k != "conditions"}
+    fields["conditions"] |= change.get("conditions", {})
+    with pytest.raises(ConfigError):
+        Journal(tmp_path / "j.jsonl", Heading.model_validate(fields))
+
+
+def test_a_foreign_file_is_no_journal(tmp_path):
+    (tmp_path / "j.jsonl").write_text("hello\n")
+    with pytest.raises(ArtefactError, match="not a journal"):
+        Journal(tmp_path / "j.jsonl", Heading(conditions=CONDITIONS, format="tflite", dtype="float32"))
+
+
+def test_an_edited_table_is_noticed():
+    good = table(entry(pair(4), 1.0))
+    edited = good.model_dump_json().replace('"median_ms":1.0', '"median_ms":0.5')
+    with pytest.raises(ValidationError, match="edited or damaged"):
+        LatencyTable.model_validate_json(edited)
+    for bad in ("0.0", "-1.0", "NaN"):
+        with pytest.raises(ValidationError):
+            TableEntry.model_validate_json(entry(pair(4), 1.0).model_dump_json().replace("1.0", bad))
