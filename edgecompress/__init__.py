@@ -1,7 +1,8 @@
 """Makes PyTorch vision models smaller and faster on edge CPUs.
 
 `compress`, `inspect`, `bench` and `quickstart` are the commands of the same name, `export_model` is the
-command `export`; `load` turns a run directory back into a network. Importing the package costs nothing: torch comes with first use.
+command `export`; `load` turns a run directory back into a network. Importing the package costs nothing:
+torch comes with first use.
 """
 
 from __future__ import annotations

@@ -1,65 +1,53 @@
+"""The command line: help, flags, and what surrounds every command."""
+
 import inspect
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 import warnings
-from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from cli_calls import run, start
 
 import edgecompress
+from edgecompress.cli import bench as bench_command
 from edgecompress.cli import compress as compress_commands
+from edgecompress.cli import device as device_commands
+from edgecompress.cli import export as export_command
 from edgecompress.cli import look as look_commands
 from edgecompress.cli import options as opt
-from edgecompress.cli.main import app
 from edgecompress.cli.running import STOPPED, one_line_errors, running
-from edgecompress.core.runs import create_run
 from edgecompress.errors import ConfigError
 
-COMMANDS = ["quickstart", "inspect", "compress", "list", "doctor"]
-KINDS = ["models", "methods", "factors", "rank-selections", "data", "devices"]
-
-
-def run(*args):
-    return CliRunner().invoke(app, [str(arg) for arg in args])
-
-
-def start(*args, **more):
-    return subprocess.run(
-        [sys.executable, "-m", "edgecompress", *map(str, args)], capture_output=True, text=True, **more
-    )
-
-
-def check_one_line_error(result, *parts):
-    """The law of errors: exit code 1, nothing on stdout, one line on stderr that begins with our name."""
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr.startswith("edgecompress: ")
-    assert result.stderr.count("\n") == 1
-    for part in parts:
-        assert part in result.stderr
-
+COMMANDS = [
+    "quickstart",
+    "inspect",
+    "compress",
+    "export",
+    "bench",
+    "device",
+    "device show",
+    "device prepare",
+    "list",
+    "doctor",
+]
 
 # Help
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help_explains_the_command(command):
-    result = run(*([command] if command else []), "--help")
+    result = run(*(command or "").split(), "--help")
     assert result.exit_code == 0
     assert "Usage:" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["quickstart", "inspect", "compress", "list"])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("device", "doctor")])
 def test_help_has_examples_on_lines_of_their_own(command):
-    lines = run(command, "--help").stdout.splitlines()
-    assert [line for line in lines if line.startswith(f"    edgecompress {command} ")]
+    lines = run(*command.split(), "--help").stdout.splitlines()
+    assert [line for line in lines if f"{line} ".startswith(f"    edgecompress {command} ")]
 
 
 def test_help_comes_within_half_a_second():
@@ -75,7 +63,7 @@ def test_help_comes_within_half_a_second():
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help_does_not_wait_for_torch(command):
-    args = [*([command] if command else []), "--help"]
+    args = [*(command or "").split(), "--help"]
     code = f"""
 import sys
 from edgecompress.cli.main import app
@@ -103,7 +91,10 @@ def test_wrong_usage_is_exit_code_2(args):
 
 
 def cli_and_api():
+    from edgecompress.pipeline.bench import bench
     from edgecompress.pipeline.compress import compress
+    from edgecompress.pipeline.device import prepare, show
+    from edgecompress.pipeline.export import export
     from edgecompress.pipeline.inspect import inspect as inspect_model
     from edgecompress.pipeline.quickstart import quickstart
 
@@ -111,23 +102,37 @@ def cli_and_api():
         "compress": (compress_commands.compress, compress),
         "quickstart": (compress_commands.quickstart, quickstart),
         "inspect": (look_commands.inspect, inspect_model),
+        "export": (export_command.export, export),
+        "bench": (bench_command.bench, bench),
+        "device show": (device_commands.show, show),
+        "device prepare": (device_commands.prepare, prepare),
     }
 
 
 ONLY_IN_CLI = {"config", "as_json"}
-ONLY_IN_API = {"progress"}
+ONLY_IN_API = {"progress", "directory"}
+FLAGS_OF = {"formats": ("onnx", "tflite"), "precisions": ("fp16", "int8"), "serials": ("serial",)}
+"""Arguments that are several flags, or one given several times."""
 
 
-@pytest.mark.parametrize("command", ["compress", "quickstart", "inspect"])
+@pytest.mark.parametrize("command", sorted(cli_and_api()))
 def test_flags_and_keyword_arguments_have_the_same_names_and_defaults(command):
     cli, api = (inspect.signature(function).parameters for function in cli_and_api()[command])
     only_in_cli = ONLY_IN_CLI | ({"runs_dir"} if command == "inspect" else set())
-    assert set(cli) - only_in_cli == set(api) - ONLY_IN_API
+    flags = {flag for name in set(api) - ONLY_IN_API for flag in FLAGS_OF.get(name, (name,))}
+    assert set(cli) - only_in_cli == flags
     for name in set(cli) & set(api) - {"model"}:
         as_typed = cli[name].default
         if isinstance(api[name].default, tuple):
             as_typed = opt.parse_names(as_typed)
         assert as_typed == api[name].default, name
+
+
+def test_without_a_flag_export_writes_all_formats_in_float32():
+    cli, api = (inspect.signature(function).parameters for function in cli_and_api()["export"])
+    assert not any(cli[flag].default for flags in FLAGS_OF.values() for flag in flags if flag in cli)
+    assert set(api["formats"].default) == set(FLAGS_OF["formats"])
+    assert api["precisions"].default == ()
 
 
 @pytest.mark.parametrize(
@@ -152,109 +157,26 @@ def test_numbers_and_names_are_separated_by_commas():
         opt.parse_numbers("0.5,,1", flag="--mean")
 
 
-# --config, on a small application with the real option
-
-
-small = typer.Typer()
-
-
-@small.command()
-def shrink(
-    model: str,
-    budget: opt.Budget = "macs=50%",
-    refit: bool = True,
-    mean: str | None = None,
-    runs_dir: opt.RunsDir = Path("runs"),
-    seed: opt.Seed = 0,
-    config: opt.Config = None,
-    as_json: opt.AsJson = False,
-) -> None:
-    values = {"model": model, "budget": budget, "refit": refit, "mean": mean, "seed": seed, "json": as_json}
-    typer.echo(json.dumps(values | {"runs_dir": runs_dir.as_posix()}))
-
-
-@small.command()
-def look() -> None:
-    pass
-
-
-def shrink_with(tmp_path, text, *args):
-    path = tmp_path / "settings.toml"
-    path.write_text(text)
-    return CliRunner().invoke(small, ["shrink", "--config", str(path), *args])
-
-
-def test_settings_of_a_file_become_defaults(tmp_path):
-    text = """
-model = "zoo:a"
-refit = false
-mean = [0.5, 0.25]
-json = true
-[shrink]
-runs-dir = "out"
-[look]
-unknown = 1
-"""
-    values = json.loads(shrink_with(tmp_path, text).stdout)
-    assert values == {
-        "model": "zoo:a",
-        "budget": "macs=50%",
-        "refit": False,
-        "mean": "0.5,0.25",
-        "seed": 0,
-        "json": True,
-        "runs_dir": "out",
-    }
-
-
-@pytest.mark.parametrize("flags_first", [True, False])
-def test_flags_win_over_the_file(tmp_path, flags_first):
-    path = tmp_path / "settings.toml"
-    path.write_text('model = "zoo:a"\nbudget = "params=10%"\nseed = 3\nrefit = false\n')
-    flags, config = ["zoo:b", "--seed", "7", "--refit"], ["--config", str(path)]
-    args = flags + config if flags_first else config + flags
-    values = json.loads(CliRunner().invoke(small, ["shrink", *args]).stdout)
-    assert (values["model"], values["budget"], values["seed"], values["refit"]) == (
-        "zoo:b",
-        "params=10%",
-        7,
-        True,
-    )
-
-
-def test_a_flag_back_at_its_default_still_wins_over_the_file(tmp_path):
-    values = json.loads(shrink_with(tmp_path, 'model = "a"\nseed = 3\nrefit = false\n', "--seed", "0").stdout)
-    assert (values["seed"], values["refit"]) == (0, False)
-
-
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("text", "cores"),
     [
-        (
-            'model = "a"\nbugdet = 1',
-            ["bugdet", "known are: budget, json, mean, model, refit, runs_dir, seed"],
-        ),
-        ('config = "b.toml"', ["unknown: config"]),
-        ("seed = '3'", ["seed", "integer"]),
-        ("seed = ", ["settings.toml"]),
+        (None, None),
+        ("any", ()),
+        ("7", (7,)),
+        ("4-7", (4, 5, 6, 7)),
+        ("0,2-3", (0, 2, 3)),
+        (" 3 , 1-2,2 ", (1, 2, 3)),
+        ("5-5", (5,)),
     ],
 )
-def test_a_wrong_file_is_one_line(tmp_path, text, parts):
-    check_one_line_error(shrink_with(tmp_path, text), *parts)
+def test_cores_are_numbers_and_ranges(text, cores):
+    assert bench_command.parse_cores(text) == cores
 
 
-def test_a_value_out_of_range_is_refused_from_a_file_too(tmp_path):
-    result = shrink_with(tmp_path, 'model = "a"\nseed = -1\n')
-    assert result.exit_code == 2
-    assert "--seed" in result.stderr
-
-
-def test_a_run_can_be_repeated_from_its_record(tmp_path):
-    options = {"model": "zoo:a", "budget": "macs=20%", "mean": (0.5, 0.25), "refit": False, "seed": 5}
-    with create_run(tmp_path, command="shrink", options=options, seed=5, inputs={}) as made:
-        pass
-    values = json.loads(CliRunner().invoke(small, ["shrink", "--config", str(made.path)]).stdout)
-    assert {key: values[key] for key in options} == options | {"mean": "0.5,0.25"}
+@pytest.mark.parametrize("text", ["", "big", "7-4", "-1", "1-", "1,,2", "1.5", "0x3", "1 2", "4096"])
+def test_cores_that_are_none_are_refused_with_examples(text):
+    with pytest.raises(ConfigError, match="4-7"):
+        bench_command.parse_cores(text)
 
 
 # What surrounds a command
@@ -285,107 +207,3 @@ def test_libraries_neither_warn_nor_write_to_stdout(capsys, monkeypatch):
         warnings.warn("for programmers", stacklevel=1)
         sys.stdout.write("chatter\n")
     assert capsys.readouterr() == ("", "chatter\n")
-
-
-# The commands
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_list_shows_names_and_summaries(kind):
-    listed = json.loads(run("list", kind, "--json").stdout)
-    assert listed["kind"] == kind
-    assert listed["items"]
-    assert all(item["name"] and item["summary"] for item in listed["items"])
-    table = run("list", kind).stdout
-    for item in listed["items"]:
-        assert item["name"] in table
-
-
-def test_list_of_an_unknown_kind_names_the_known_ones():
-    check_one_line_error(run("list", "colours"), "'colours'", *KINDS)
-
-
-def test_doctor_succeeds_where_everything_required_is_installed():
-    result = run("doctor", "--json")
-    assert result.exit_code == 0
-    assert {"python", "torch", "disk"} <= {item["name"] for item in json.loads(result.stdout)["items"]}
-
-
-def test_doctor_fails_when_something_required_is_missing(monkeypatch):
-    from edgecompress.pipeline import doctor
-
-    monkeypatch.setitem(doctor.REQUIRED, "no-such-package", "nothing")
-    result = run("doctor")
-    assert result.exit_code == 1
-    assert "no-such-package (required): pip install" in result.stdout
-
-
-def test_inspect_shows_a_model_as_table_and_as_json():
-    as_json = json.loads(run("inspect", "zoo:resnet20", "--json").stdout)
-    assert as_json["macs"] == sum(layer["macs"] for layer in as_json["layers"])
-    assert "zoo:resnet20" in run("inspect", "zoo:resnet20").stdout
-
-
-def test_inspect_of_an_unknown_model_names_the_known_ones():
-    check_one_line_error(run("inspect", "zoo:resnet21"), "resnet21", "resnet20")
-
-
-def test_inspect_without_a_model_and_without_a_run_says_what_to_do(tmp_path):
-    check_one_line_error(run("inspect", "--runs-dir", tmp_path), "edgecompress compress")
-
-
-def test_an_unreadable_size_is_one_line():
-    check_one_line_error(run("inspect", "zoo:resnet20", "--input-size", "big"), "--input-size", "224x224")
-
-
-COMPRESS = ("compress", "zoo:fashion_resnet", "--calibration-images", 32, "--selection-images", 32)
-QUICKLY = ("--report-images", 64, "--no-local-search", "--batch-norm", "keep")
-
-
-def test_compress_writes_a_run_that_later_commands_find(tmp_path):
-    result = run(*COMPRESS, *QUICKLY, "--runs-dir", tmp_path, "--json")
-    assert result.exit_code == 0, result.stderr
-    compressed = json.loads(result.stdout)
-    path = Path(compressed["run"])
-    assert path.parent == tmp_path
-    assert {"plan.json", "weights.safetensors", "run.json"} <= {file.name for file in path.iterdir()}
-
-    latest = json.loads(run("inspect", "--runs-dir", tmp_path, "--json").stdout)
-    by_name = json.loads(run("inspect", path.name, "--runs-dir", tmp_path, "--json").stdout)
-    assert latest == by_name
-    assert latest["macs"] == compressed["compressed"]["macs"] < compressed["dense"]["macs"]
-
-    again = run("compress", "--config", path, "--runs-dir", tmp_path, "--json")
-    assert again.exit_code == 0, again.stderr
-    repeated = json.loads(again.stdout)
-    assert repeated["run"] != compressed["run"]
-    assert repeated["plan"] == compressed["plan"]
-
-
-def test_a_budget_that_is_not_understood_leaves_no_run(tmp_path):
-    runs_dir = tmp_path / "runs"
-    check_one_line_error(run(*COMPRESS, "--budget", "half", "--runs-dir", runs_dir), "'half'", "macs=50%")
-    assert not runs_dir.exists() or not any(runs_dir.iterdir())
-
-
-SLOW_MODEL = """
-import pathlib, time
-def build():
-    pathlib.Path(__file__).with_suffix(".started").touch()
-    time.sleep(60)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-def test_ctrl_c_ends_with_one_line_and_leaves_no_run(tmp_path):
-    model, started, runs_dir = tmp_path / "slow.py", tmp_path / "slow.started", tmp_path / "runs"
-    model.write_text(SLOW_MODEL)
-    args = ["compress", f"{model}:build", "--runs-dir", str(runs_dir), "--data", "fashion-mnist"]
-    command = [sys.executable, "-m", "edgecompress", *args]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not started.exists():
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (STOPPED, "", "edgecompress: stopped\n")
-    assert not runs_dir.exists() or not any(runs_dir.iterdir())

@@ -118,7 +118,7 @@ def test_a_path_is_read_and_gives_the_name(folder):
 
 def test_an_unknown_name_lists_the_known_ones(folder):
     write_own(folder, GOOD)
-    check_config_error("pixel99", "'pixel99'", "adb, local, mine, pixel3", ".toml")
+    check_config_error("pixel99", "'pixel99'", "adb, emulated-a76, local, mine, pixel3", ".toml")
 
 
 def test_files_are_found_in_an_installed_package_and_in_a_checkout(tmp_path):

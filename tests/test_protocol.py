@@ -1,7 +1,7 @@
 """The measurement protocol, with sessions that only do arithmetic; real ones are in test_local_drivers.py."""
 
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,7 @@ class Abacus:
     latency_ms: dict[str, float]
     fresh_process: bool = False
     broken: str = ""
+    exact: bool = False
     remarks: tuple[str, ...] = ()
     slowed: float = 1.0
     """How much longer each burst takes than the one before."""
@@ -64,7 +65,7 @@ class Abacus:
         count = sum(kind == "burst" for kind, _ in self.calls)
         ms = self.latency_ms[file.name] * self.slowed**count
         runs = max(size.min_runs, round(size.min_seconds * 1e3 / ms + 0.5))
-        return burst([ms] * runs, interference=0.0)
+        return burst([ms] * runs, interference=0.0).model_copy(update={"exact": self.exact})
 
     def environment(self):
         self.calls.append(("environment", ""))
@@ -122,8 +123,19 @@ def test_no_file_has_a_better_place(files, rounds, seed):
 
 
 def test_the_order_follows_from_the_seed():
-    assert list(orders(4, 30, 1)) == list(orders(4, 30, 1))
-    assert list(orders(4, 30, 1)) != list(orders(4, 30, 2))
+    assert orders(4, 30, 1) == orders(4, 30, 1)
+    assert orders(4, 30, 1) != orders(4, 30, 2)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7, 40])
+def test_there_are_as_many_orders_as_rounds(rounds):
+    assert len(orders(3, rounds, 0)) == rounds
+
+
+def test_an_order_and_its_reverse_are_not_neighbours_by_rule():
+    found = orders(2, 400, 0)
+    turned = sum(one != two for one, two in pairwise(found))
+    assert 150 < turned < 250
 
 
 def test_results_keep_the_order_given(files):
@@ -157,6 +169,13 @@ def test_where_bursts_are_processes_files_are_loaded_once_and_rounds_are_few(fil
     assert session.of_kind("load") == ["a.onnx"]
     assert session.of_kind("burst") == ["a.onnx"] * PRESET.process_rounds
     assert found.warmup_runs == 0
+
+
+def test_an_exact_file_has_one_burst(files):
+    session = Abacus(times(a=1, b=2), fresh_process=True, exact=True)
+    found = measured([(file, session) for file in files[:2]])
+    assert [len(one.bursts) for one in found] == [1, 1]
+    assert compare(found[0].bursts, found[1].bursts, names=("a", "b"), paired=True).verdict == "slower"
 
 
 def test_files_of_two_sessions_take_turns_and_have_equally_many_rounds(files):

@@ -9,6 +9,9 @@ from edgecompress.core.results import (
     CompressResult,
     DoctorItem,
     DoctorResult,
+    ExportedFile,
+    ExportResult,
+    GraphFacts,
     InspectResult,
     LayerChange,
     LayerCost,
@@ -88,9 +91,46 @@ COMPRESS = CompressResult(
     seconds={"calibration": 12.5, "search": 3.25},
 )
 PARITY = ParityResult(
-    file="model.onnx", format="onnx", images=64, max_abs_diff=2.4e-6, max_rel_diff=1e-6, top1_agreement=1
+    file="", format="tflite", images=200, max_abs_diff=2.4e-6, max_rel_diff=1.3e-6, top1_agreement=0.995
 )
-QUICKSTART = QuickstartResult(compress=COMPRESS, exports=(PARITY,), dense_onnx=PARITY, seconds=93.2)
+GRAPH = GraphFacts(
+    operators={"CONV_2D": 53, "TRANSPOSE": 2},
+    transposes=2,
+    outside_delegate={"CUMSUM": 1},
+    input_shape=(1, 224, 224, 3),
+    input_type="float32",
+)
+
+
+def exported(file, *, network, precision, notes=()):
+    return ExportedFile(
+        file=file,
+        network=network,
+        format="tflite",
+        precision=precision,
+        converter="onnx2tf",
+        layout="NHWC",
+        size_bytes=14_019_488,
+        sha256="cd" * 32,
+        parity=PARITY.model_copy(update={"file": file}),
+        graph=GRAPH,
+        notes=notes,
+        seconds=12.5,
+    )
+
+
+EXPORT = ExportResult(
+    directory="runs/compress-mobilenet_v2-001/exports",
+    model=MODEL,
+    files=(
+        exported("dense.tflite", network="dense", precision="fp32", notes=("litert-torch: 1.2x slower",)),
+        exported("compressed.int8.tflite", network="compressed", precision="int8"),
+    ),
+    parity_images="200 images of photos",
+    calibration_images="256 images of photos",
+    versions={},
+)
+QUICKSTART = QuickstartResult(compress=COMPRESS, export=EXPORT, seconds=93.2)
 DOCTOR = DoctorResult(
     items=(
         DoctorItem(
@@ -110,7 +150,7 @@ def text_of(result, width=80):
 
 
 @pytest.mark.parametrize(
-    "result", [INSPECT, COMPRESS, QUICKSTART, DOCTOR, LIST], ids=lambda r: type(r).__name__
+    "result", [INSPECT, COMPRESS, EXPORT, QUICKSTART, DOCTOR, LIST], ids=lambda r: type(r).__name__
 )
 def test_reports_fit_80_columns_and_cut_nothing_off(result):
     text = text_of(result)
@@ -167,8 +207,26 @@ def test_without_images_there_is_no_accuracy_and_no_split():
 
 def test_quickstart_shows_how_the_exported_files_agree():
     text = text_of(QUICKSTART)
-    assert text.count("model.onnx") == 2
-    for part in ("100.0 %", "2.4e-06", "93 s in all"):
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if ".tflite " in line}
+    for name in ("dense.tflite", "compressed.int8.tflite"):
+        assert rows[name][1:] == ["onnx2tf", "14.02", "MB", "99.5", "%", "1.3e-06", "55", "2"]
+    assert "93 s in all" in text
+
+
+def test_quickstart_says_what_to_do_next():
+    assert f"edgecompress bench {COMPRESS.run}" in " ".join(text_of(QUICKSTART).split())
+
+
+def test_export_shows_what_the_files_take_and_what_runs_slowly():
+    text = text_of(EXPORT, width=140)
+    for part in (
+        "tflite files take one image as NHWC, 1x224x224x3 in float32",
+        "compared on 200 images of photos",
+        "int8 calibrated on 256 images of photos",
+        "dense.tflite: outside XNNPACK: 1 CUMSUM",
+        "dense.tflite: litert-torch: 1.2x slower",
+        f"written to {EXPORT.directory}",
+    ):
         assert part in text
 
 

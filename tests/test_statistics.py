@@ -120,6 +120,24 @@ def test_the_statement_says_it_in_words(ratio, noise, statement):
     rng = np.random.default_rng(1)
     found = compared([(ratio * math.exp(rng.normal(0, noise)), 1.0) for _ in range(30)])
     assert re.fullmatch(statement, found.statement), found.statement
+    shown = [float(number) for number in re.findall(r"\d\.\d+", found.statement)]
+    assert shown[-2] <= shown[-1]
+    assert len(shown) == 2 or shown[1] <= shown[0] <= shown[2]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "statement"),
+    [
+        (1.5, "1.500x faster (exact)"),
+        (1 / 1.5, "1.500x slower (exact)"),
+        (1.001, "no difference worth naming (1.0010x, exact)"),
+    ],
+)
+def test_of_exact_bursts_one_is_enough(ratio, statement):
+    one, two = ([burst([ms]).model_copy(update={"exact": True})] for ms in (2 * ratio, 2.0))
+    found = compare(one, two, names=NAMES, paired=True)
+    assert found.statement == statement
+    assert found.interval.low == found.interval.high == found.speedup == pytest.approx(ratio)
 
 
 def test_rounds_that_do_not_pair_are_refused():

@@ -70,13 +70,13 @@ def test_without_pairs_drift_hides_what_pairs_show():
 
 def test_the_interval_of_the_median_holds_it_though_runs_of_a_burst_are_alike():
     rng = np.random.default_rng(4)
-    covered = 0
-    for _ in range(TRIES):
+    covered, tries = 0, 100
+    for _ in range(tries):
         levels = rng.normal(0, 0.05, ROUNDS)
         some = [burst(np.exp(level + rng.normal(0, 0.01, 5))) for level in levels]
         interval = summarise(some).interval_ms
         covered += interval.low <= 1.0 <= interval.high  # the true median is exp(0)
-    assert covered / TRIES >= 0.96
+    assert covered / tries >= 0.95
 
 
 def test_noise_is_hardly_ever_called_drift():

@@ -8,7 +8,8 @@ from made_bursts import burst, bursts
 
 from edgecompress.core.measurement import Environment
 from edgecompress.core.presets import Preset
-from edgecompress.devices.validity import judge
+from edgecompress.core.statistics import drift
+from edgecompress.devices.validity import MAX_DRIFT, judge
 
 PRESET = Preset(
     "test",
@@ -70,6 +71,18 @@ def test_what_happened_to_the_device_is_said(after, reason):
 @pytest.mark.parametrize("after", [{"thermal_status": None}, {"clock_mhz": None}, {"clock_mhz": 2350.0}])
 def test_what_a_device_does_not_tell_is_not_held_against_it(after):
     assert judged(STEADY, after=COOL.model_copy(update=after)).valid
+
+
+def test_a_change_that_may_be_chance_is_no_drift():
+    some = bursts([10.0, 10.8, 10.0, 10.2, 10.4, 11.0, 10.1, 10.6, 11.0, 10.4, 10.9, 10.7])
+    assert drift(some).change > MAX_DRIFT
+    assert judged(some).valid
+
+
+def test_a_computed_latency_is_valid_whatever_the_device_did():
+    exact = [one.model_copy(update={"exact": True}) for one in STEADY[:1]]
+    found = judged(exact, after=COOL.model_copy(update={"thermal_status": 4}), remarks=("modelled",))
+    assert (found.valid, found.reasons) == (True, ("modelled",))
 
 
 def test_a_little_interference_is_allowed():

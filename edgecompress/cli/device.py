@@ -12,7 +12,9 @@ from edgecompress.cli.running import running
 from edgecompress.cli.running import show as show_result
 
 app = typer.Typer(
-    help="Show a device, or make a board ready to be measured.", no_args_is_help=True, rich_markup_mode=None
+    help="Show a device, or make a board or an emulated core ready.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Name = Annotated[
@@ -49,16 +51,18 @@ def prepare(
     ] = "aarch64",
     as_json: opt.AsJson = False,
 ) -> None:
-    """Build the runner a Linux board is measured with.
+    """Build the runner a Linux board or an emulated core is measured with.
 
     Compiles it for the board with gcc-aarch64-linux-gnu. LiteRT's library for
     the board comes from the wheel of the release installed here: without
-    --litert-wheel it is fetched with pip, which uses the network. Done once;
-    the result is kept in ~/.cache/edgecompress.
+    --litert-wheel it is fetched with pip, which uses the network. For an
+    emulated core also builds what counts instructions in qemu, and tries both.
+    Done once; the result is kept in ~/.cache/edgecompress.
 
     \b
     Examples:
       edgecompress device prepare rpi5
+      edgecompress device prepare emulated-a76
       edgecompress device prepare rpi5 --litert-wheel ai_edge_litert-2.3.0-....whl
     """
     with running():

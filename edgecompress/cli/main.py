@@ -22,7 +22,7 @@ app = typer.Typer(
     context_settings={
         "help_option_names": ["-h", "--help"],
         # a --help that was not typed is then no longer parsed with pydantic, which takes long to import
-        "default_map": {"help": False},
+        "default_map": {"help": False, "device": {"help": False}},
     },
 )
 app.command("quickstart")(quickstart)

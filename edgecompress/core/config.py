@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from edgecompress.errors import ConfigError
 
@@ -45,7 +45,7 @@ def load_settings(
     faults = list(_faults(settings, known))
     if faults:
         raise ConfigError(f"{path}: {'; '.join(faults)}")
-    return {key: _as_flag(value) for key, value in settings.items() if value is not None}
+    return {key: _as_flag(value, known[key]) for key, value in settings.items() if value is not None}
 
 
 def _read(path: Path) -> Settings:
@@ -89,7 +89,7 @@ def _faults(settings: Settings, known: Mapping[str, Any]) -> Iterator[str]:
     if unknown:
         yield f"unknown: {', '.join(unknown)} (known are: {', '.join(sorted(known))})"
     for key in sorted(set(settings) & set(known)):
-        problem = _type_problem(settings[key], TypeAdapter(known[key]))
+        problem = _type_problem(_as_flag(settings[key], known[key]), TypeAdapter(known[key]))
         if problem:
             yield f"{key} = {_as_json(settings[key])}: {problem}"
 
@@ -101,15 +101,17 @@ def _type_problem(value: object, wanted: TypeAdapter[Any]) -> str | None:
         return None
     try:
         # as JSON, where strict still lets text be a path; but 1 is no "1" and "1" is no 1
-        wanted.validate_json(_as_json(_as_flag(value)), strict=True)
+        wanted.validate_json(_as_json(value), strict=True)
     except ValidationError as error:
         return error.errors()[0]["msg"].lower()
     return None
 
 
-def _as_flag(value: object) -> object:
-    """Returns the value as it would be typed: a list becomes comma-separated text."""
-    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+def _as_flag(value: object, wanted: Any) -> object:  # noqa: ANN401  a type, or a union of types
+    """Returns the value as it would be typed: a list becomes comma-separated text, unless the option
+    may be given several times."""
+    several = wanted is list or any(get_origin(kind) is list for kind in (wanted, *get_args(wanted)))
+    if isinstance(value, list) and not several and all(isinstance(item, str | int | float) for item in value):
         return ",".join(str(item) for item in value)
     return value
 

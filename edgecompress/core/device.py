@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from edgecompress.core.types import Record
+from edgecompress.core.counts import CountModel
+from edgecompress.core.types import AtLeast1, Record
 
 
 class Cluster(Record):
@@ -18,6 +19,22 @@ class Cluster(Record):
     """As `Cortex-A76 (Kryo 485 Gold)`."""
     cores: tuple[int, ...] = Field(min_length=1)
     max_ghz: float | None = None
+
+
+class Emulation(Record):
+    """A core that qemu plays, as its programs see it; what they are told must be what it can execute."""
+
+    cpu: str = Field(pattern=r"^[\w-]+$")
+    """What qemu calls it, as `cortex-a76`."""
+    implementer: str
+    """This and what follows as in `/proc/cpuinfo`."""
+    variant: str
+    part: str
+    revision: int
+    features: tuple[str, ...] = Field(min_length=1)
+    hardware: str
+    max_khz: AtLeast1
+    l2_kb: AtLeast1
 
 
 class Fact(Record):
@@ -52,6 +69,10 @@ class Device(Record):
     """How a board is reached."""
     benchmark_binary: str | None = None
     """Path of Google's `benchmark_model` on this machine, pushed to the phone when needed."""
+    emulation: Emulation | None = None
+    """What an emulated device plays."""
+    count_models: tuple[CountModel, ...] = ()
+    """How long its counted instructions take; at most one per cluster and kind of number."""
     notes: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
 

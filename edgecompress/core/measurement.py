@@ -63,6 +63,8 @@ class Burst(Record):
     """Reported by the runtime; with raw samples it follows from them."""
     interference: float | None = Field(default=None, ge=0, le=1)
     """Share of the time in which another program had the core."""
+    exact: bool = False
+    """Computed and not timed: another burst would give the same, so one is enough."""
 
     @property
     def center_ms(self) -> float:

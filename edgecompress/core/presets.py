@@ -20,7 +20,7 @@ class Preset:
     """Spent in counted runs per file, at least."""
     rounds: int
     """Bursts per file. In a round every file has its turn once; short bursts in many rounds find a
-    difference sooner than long ones in few, as other programs come and go (benchmarks/README.md)."""
+    difference sooner than long ones in few, as other programs come and go (bench_protocol.py)."""
     process_rounds: int
     """The same where every burst starts a process on the device, which costs a second or more."""
     warmup_seconds: float

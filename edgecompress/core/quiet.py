@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import sys
@@ -16,17 +17,23 @@ def quiet() -> Iterator[Callable[[], str]]:
     """Catches all that is written to standard output and error; yields a function that returns it.
 
     Works on the process's file descriptors, below Python: libraries written in C++ log there.
-    Warnings and logging are silenced too. Not for use in two threads at once.
+    Warnings and logging are silenced too. Not for use in two threads at once; what was caught is
+    gone at the end.
     """
-    level = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    with warnings.catch_warnings(), tempfile.TemporaryFile() as caught:
+    with _without_logging(), warnings.catch_warnings(), tempfile.TemporaryFile() as caught:
         warnings.simplefilter("ignore")
         with _redirected(caught.fileno()):
-            try:
-                yield lambda: _said(caught.fileno())
-            finally:
-                logging.disable(level)
+            yield lambda: _said(caught.fileno())
+
+
+@contextlib.contextmanager
+def _without_logging() -> Iterator[None]:
+    level = logging.root.manager.disable
+    logging.disable(max(level, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.disable(level)
 
 
 @contextlib.contextmanager
@@ -42,14 +49,19 @@ def _redirected(target: int) -> Iterator[None]:
         with stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
             yield
     finally:
+        _flush()  # what C still holds back would reach the terminal later
         for number, old in kept.items():
             os.dup2(old, number)
             os.close(old)
 
 
 def _flush() -> None:
+    """Empties the buffers of Python and of C."""
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        if stream is not None:  # as it is where the caller closed it
+            stream.flush()
+    if os.name == "posix":
+        ctypes.CDLL(None).fflush(None)
 
 
 def _said(descriptor: int) -> str:

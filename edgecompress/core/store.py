@@ -25,9 +25,9 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_record(path: Path, record: BaseModel) -> None:
-    """Writes a record as indented JSON."""
-    write_text(path, record.model_dump_json(indent=2) + "\n")
+def write_record(path: Path, record: BaseModel, *, indent: int | None = 2) -> None:
+    """Writes a record as JSON; without `indent` on one line, for records with very many values."""
+    write_text(path, record.model_dump_json(indent=indent) + "\n")
 
 
 def read_record(path: Path, kind: type[R]) -> R:

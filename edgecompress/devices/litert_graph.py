@@ -114,7 +114,7 @@ def check_tflite(file: Path) -> None:
     except OSError as error:
         raise ExportError(f"{file}: cannot be read: {error.strerror or error}") from None
     if start[4:8] != _MARK:
-        raise ExportError(f"{file}: is not a TFLite file; export the network with --to tflite")
+        raise ExportError(f"{file}: is not a TFLite file; export the network with --tflite")
 
 
 def litert_module(name: str) -> ModuleType:

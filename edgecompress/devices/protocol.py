@@ -2,8 +2,9 @@
 
 1. Every session settles; every file is loaded, so that a bad one is found before anything is measured.
 2. Every file is warmed up.
-3. In every round each file has one burst. Orders are random, and every second one is the reverse of the
-   one before, so no file has a better place. What slows a whole round slows all files alike.
+3. In every round each file has one burst. Orders are random, and each comes reversed as well, so no file
+   has a better place. What slows a whole round slows all files alike.
+   Where a burst is exact, one per file is enough.
 4. Before its burst a file is loaded anew: one copy may lie better in memory than another.
 5. Each file's bursts are judged: on a busy or hot device the result says so, it does not refuse.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,23 +113,27 @@ def _warm_up_(subject: _Subject, preset: Preset) -> None:
 
 
 def _measure_rounds_(subjects: Sequence[_Subject], preset: Preset, seed: int, progress: Progress) -> None:
-    """Fills in the bursts; all files have equally many, so that each round has one of each."""
+    """Fills in the bursts; files that are timed have equally many, so that each round has one of each."""
     slow = any(one.session.fresh_process for one in subjects)
     rounds = preset.process_rounds if slow else preset.rounds
-    for order in progress.track(orders(len(subjects), rounds, seed), "measuring", rounds):
-        for index in order:
-            subjects[index].bursts.append(_burst(subjects[index], preset, rounds))
+    for order in progress.track(orders(len(subjects), rounds, seed), "measuring"):
+        for subject in (subjects[index] for index in order):
+            if not any(one.exact for one in subject.bursts):
+                subject.bursts.append(_burst(subject, preset, rounds))
 
 
-def orders(files: int, rounds: int, seed: int) -> Iterator[tuple[int, ...]]:
-    """Yields the order of files in every round: a random one, then its reverse, and so on."""
-    rng, order = random.Random(seed), list(range(files))
-    for number in range(rounds):
-        if number % 2:
-            order.reverse()
-        else:
-            rng.shuffle(order)
-        yield tuple(order)
+def orders(files: int, rounds: int, seed: int) -> list[tuple[int, ...]]:
+    """Returns the order of files in every round: random ones, each of which also comes reversed.
+
+    The reverse comes at some other time: right after, files at the turn would have their two bursts
+    side by side, both slow or both fast, and the two rounds would count as one.
+    """
+    rng, found = random.Random(seed), list[tuple[int, ...]]()
+    for _ in range((rounds + 1) // 2):
+        order = tuple(rng.sample(range(files), files))
+        found += [order, order[::-1]]
+    rng.shuffle(found)
+    return found[:rounds]
 
 
 def _burst(subject: _Subject, preset: Preset, rounds: int) -> Burst:

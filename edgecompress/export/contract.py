@@ -84,6 +84,16 @@ def check_exportable(model: nn.Module) -> None:
             raise ExportError(f"{name}: is {weight.dtype}; call .float() on the network before exporting")
 
 
+def check_images(images: Tensor) -> None:
+    """Does nothing when there is an image.
+
+    Raises:
+        ExportError: there is none.
+    """
+    if len(images) == 0:
+        raise ExportError("no images to run the network on; give at least one")
+
+
 def missing_packages(converter: Converter) -> tuple[str, ...]:
     """Returns which of the distributions a converter needs are not installed."""
     return tuple(name for name in converter.packages if not _installed(name))
@@ -110,8 +120,9 @@ def package(name: str, *, what: str, pip: str | None = None) -> ModuleType:
 
 
 def reason(error: BaseException) -> str:
-    """Returns the innermost cause, its first paragraph as one line; libraries wrap it in advice."""
+    """Returns the innermost cause, its first paragraph as one short line; libraries wrap it in advice."""
     while error.__cause__ is not None:
         error = error.__cause__
-    first = str(error).strip().partition("\n\n")[0]
-    return " ".join(first.split()) or type(error).__name__
+    said = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() would quote it
+    first = str(said).strip().partition("\n\n")[0]
+    return " ".join(first.split())[:300].rstrip(".") or type(error).__name__

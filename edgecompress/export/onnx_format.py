@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,10 @@ from edgecompress.core.quiet import quiet
 from edgecompress.core.results import GraphFacts
 from edgecompress.core.store import replacing
 from edgecompress.errors import ExportError
-from edgecompress.export.contract import Format, package, reason
+from edgecompress.export.contract import Format, check_images, package, reason
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 
 def run(file: Path, images: Tensor) -> Tensor:
@@ -27,6 +30,7 @@ def run(file: Path, images: Tensor) -> Tensor:
         MissingPackage: onnxruntime is not installed.
     """
     runtime = package("onnxruntime", what="ONNX")
+    check_images(images)
     if not file.is_file():
         raise ExportError(f"{file}: there is no such file; export it first")
     options = runtime.SessionOptions()
@@ -48,15 +52,11 @@ def inspect(file: Path) -> GraphFacts:
     """Counts the operators of an ONNX file; onnxruntime's CPU provider runs all of them itself.
 
     Raises:
-        ExportError: it is not an ONNX file.
+        ExportError: it is missing or not an ONNX file.
     """
     onnx = package("onnx", what="ONNX")
-    decode_error = package("google.protobuf.message", what="ONNX", pip="protobuf").DecodeError
-    try:
-        graph = onnx.load(file, load_external_data=False).graph
-        first = graph.input[0].type.tensor_type
-    except (decode_error, IndexError):
-        raise ExportError(f"{file.name}: not an ONNX file, or a part is missing; export it again") from None
+    graph = _loaded(file).graph
+    first = graph.input[0].type.tensor_type
     kinds = Counter(node.op_type for node in graph.node)
     return GraphFacts(
         operators=dict(sorted(kinds.items())),
@@ -67,12 +67,31 @@ def inspect(file: Path) -> GraphFacts:
     )
 
 
-def to_fp16(source: Path, target: Path, images: Tensor | None = None) -> None:
-    """Writes weights and arithmetic in float16; input and output stay float32."""
+def _loaded(file: Path) -> ModelProto:
     onnx = package("onnx", what="ONNX")
+    decode_error = package("google.protobuf.message", what="ONNX", pip="protobuf").DecodeError
+    try:
+        proto = cast("ModelProto", onnx.load(file, load_external_data=False))
+    except FileNotFoundError:
+        raise ExportError(f"{file}: there is no such file; export it first") from None
+    except OSError as error:
+        raise ExportError(f"{file}: cannot be read: {error.strerror or error}") from None
+    except decode_error:
+        proto = None
+    if proto is None or not proto.graph.input:  # an empty file decodes, to nothing
+        raise ExportError(f"{file.name}: not an ONNX file, or a part is missing; export it again")
+    return proto
+
+
+def to_fp16(source: Path, target: Path, images: Tensor | None = None) -> None:
+    """Writes weights and arithmetic in float16; input and output stay float32.
+
+    Raises:
+        ExportError: the file cannot be read.
+    """
     convert = package("onnxruntime.transformers.float16", what="ONNX", pip="onnxruntime")
     with quiet():
-        proto = convert.convert_float_to_float16(onnx.load(source), keep_io_types=True)
+        proto = convert.convert_float_to_float16(_loaded(source), keep_io_types=True)
     with replacing(target) as temporary:
         temporary.write_bytes(proto.SerializeToString(deterministic=True))
 
@@ -81,11 +100,12 @@ def to_int8(source: Path, target: Path, images: Tensor | None) -> None:
     """Writes int8 weights per channel and int8 activations, calibrated on images (N, C, H, W).
 
     Raises:
-        ExportError: onnxruntime cannot quantise the file.
+        ExportError: the file cannot be read or quantised, or there are no images.
     """
     assert images is not None  # the pipeline refuses int8 without images
+    check_images(images)
     quantization = package("onnxruntime.quantization", what="ONNX int8", pip="onnxruntime")
-    name = _input_name(source)
+    name = _loaded(source).graph.input[0].name
     with tempfile.TemporaryDirectory() as directory, replacing(target) as temporary, quiet():
         prepared = Path(directory) / "prepared.onnx"
         try:
@@ -102,11 +122,6 @@ def to_int8(source: Path, target: Path, images: Tensor | None) -> None:
             )
         except _runtime_errors() as error:
             raise ExportError(f"{target.name}: cannot be quantised: {reason(error)}") from None
-
-
-def _input_name(file: Path) -> str:
-    onnx = package("onnx", what="ONNX")
-    return str(onnx.load(file, load_external_data=False).graph.input[0].name)
 
 
 def _reader(quantization: Any, name: str, images: Tensor) -> Any:  # noqa: ANN401  untyped package

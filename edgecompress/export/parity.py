@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from edgecompress.core.results import ParityResult
 from edgecompress.errors import ExportError
-from edgecompress.export.contract import Format, check_exportable
+from edgecompress.export.contract import Format, check_exportable, check_images
 
 _BATCH = 32
 
@@ -47,8 +47,7 @@ def outputs(model: nn.Module, images: Tensor) -> Tensor:
         ExportError: the network is in training mode or not float32, or there are no images.
     """
     check_exportable(model)
-    if len(images) == 0:
-        raise ExportError("no images to compare outputs on; give at least one")
+    check_images(images)
     return torch.cat([model(batch) for batch in torch.split(images, _BATCH)])
 
 
@@ -91,10 +90,9 @@ def _judge(result: ParityResult, limits: Limits, file: Path) -> None:
     within_rtol = limits.rtol is None or result.max_rel_diff <= limits.rtol
     within_atol = limits.atol is None or result.max_abs_diff <= limits.atol
     if not (finite and within_rtol and within_atol):
-        allowed = f"{limits.rtol:.1e} of the largest" if limits.atol is None else f"{limits.atol:.1e}"
         raise ExportError(
             f"{file.name}: outputs differ from the network's by {result.max_abs_diff:.1e}, that is "
-            f"{result.max_rel_diff:.1e} of the largest; {allowed} is allowed; the arg max agrees on "
+            f"{result.max_rel_diff:.1e} of the largest; {_allowed(limits)} is allowed; the arg max agrees on "
             f"{result.top1_agreement:.1%} of {result.images} images; the conversion is not faithful, "
             "do not use this file"
         )
@@ -104,3 +102,9 @@ def _judge(result: ParityResult, limits: Limits, file: Path) -> None:
             f"{result.images} images, {limits.agreement:.0%} is asked for; do not use this file, or "
             "lower --min-agreement"
         )
+
+
+def _allowed(limits: Limits) -> str:
+    parts = [] if limits.rtol is None else [f"{limits.rtol:.1e} of the largest"]
+    parts += [] if limits.atol is None else [f"{limits.atol:.1e}"]
+    return " and ".join(parts) or "any finite number"

@@ -16,7 +16,7 @@ from edgecompress.core.results import GraphFacts
 from edgecompress.core.store import replacing
 from edgecompress.devices.litert_graph import count_operators, operators_outside_delegate
 from edgecompress.errors import ExportError
-from edgecompress.export.contract import Format, package, reason
+from edgecompress.export.contract import Format, check_images, package, reason
 from edgecompress.export.tflite_signature import INPUT_NAME, KEY
 
 Array = NDArray[Any]
@@ -31,13 +31,14 @@ def run(file: Path, images: Tensor) -> Tensor:
         ExportError: LiteRT cannot read the file, or it does not take such images.
         MissingPackage: ai-edge-litert is not installed.
     """
+    check_images(images)
     interpreter = _interpreter(file)
     taken, given = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
     arrange = _arrangement(file, tuple(int(axis) for axis in taken["shape"]), tuple(images.shape[1:]))
     rows = []
     for image in torch.split(images, 1):
         interpreter.set_tensor(taken["index"], _quantised(arrange(image.numpy()), taken))
-        interpreter.invoke()
+        _invoke(interpreter, file)
         rows.append(_dequantised(interpreter.get_tensor(given["index"]), given))
     return torch.from_numpy(np.concatenate(rows))
 
@@ -53,6 +54,13 @@ def _interpreter(file: Path) -> Any:  # noqa: ANN401  untyped package
     except (ValueError, RuntimeError) as error:
         raise ExportError(f"{file.name}: LiteRT cannot read it: {reason(error)}") from None
     return interpreter
+
+
+def _invoke(interpreter: Any, file: Path) -> None:  # noqa: ANN401
+    try:
+        interpreter.invoke()
+    except RuntimeError as error:
+        raise ExportError(f"{file.name}: LiteRT cannot run it: {reason(error)}") from None
 
 
 def _arrangement(file: Path, wanted: tuple[int, ...], image: tuple[int, ...]) -> Callable[[Array], Array]:
@@ -101,7 +109,11 @@ def inspect(file: Path) -> GraphFacts:
 
 
 def to_fp16(source: Path, target: Path, images: Tensor | None = None) -> None:
-    """Stores weights in float16: half the size; runtimes compute in float16 where the processor can."""
+    """Stores weights in float16: half the size; runtimes compute in float16 where the processor can.
+
+    Raises:
+        ExportError: the file cannot be read.
+    """
     kinds = package("ai_edge_quantizer.qtyping", what="TFLite fp16", pip="ai-edge-quantizer")
     recipes = package("ai_edge_quantizer.recipe_manager", what="TFLite fp16", pip="ai-edge-quantizer")
     recipe = recipes.RecipeManager()
@@ -125,9 +137,10 @@ def to_int8(source: Path, target: Path, images: Tensor | None) -> None:
     Input and output stay float32, so that the file can take the float file's place.
 
     Raises:
-        ExportError: the file cannot be quantised.
+        ExportError: the file cannot be read or quantised, or there are no images.
     """
     assert images is not None  # the pipeline refuses int8 without images
+    check_images(images)
     kinds = package("ai_edge_quantizer.qtyping", what="TFLite int8", pip="ai-edge-quantizer")
     recipes = package("ai_edge_quantizer.recipe_manager", what="TFLite int8", pip="ai-edge-quantizer")
     recipe = recipes.RecipeManager()
@@ -144,6 +157,7 @@ def to_int8(source: Path, target: Path, images: Tensor | None) -> None:
 
 def _recode(source: Path, target: Path, recipe: Any, images: Tensor | None) -> None:  # noqa: ANN401
     module = package("ai_edge_quantizer.quantizer", what="TFLite", pip="ai-edge-quantizer")
+    _interpreter(source)  # LiteRT looks at the whole file; the quantiser trusts it
     with replacing(target) as temporary, quiet():
         try:
             quantizer = module.Quantizer(str(source))

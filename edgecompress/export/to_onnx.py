@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from edgecompress.core.quiet import quiet
 from edgecompress.core.store import replacing
 from edgecompress.errors import ExportError
 from edgecompress.export.contract import Converter, Shape, check_exportable, package, reason
+from edgecompress.export.failing_layer import FORWARD, layer_calling, layer_running
 
 if TYPE_CHECKING:
+    import onnx_ir
     from onnx import ModelProto
 
 INPUT_NAME = "image"
@@ -32,7 +35,8 @@ LARGEST_FILE_BYTES = 2**31 - 1
 def convert(model: nn.Module, input_shape: Shape, path: Path, any_batch: bool = False) -> None:
     """Writes a network as ONNX: `image` (1, C, H, W) in, `logits` (1, classes) out.
 
-    With `any_batch` the first axis takes any length.
+    With `any_batch` the first axis takes any length. Nodes are named after the layer they come from,
+    as `features.0/conv2d`.
 
     Raises:
         ExportError: the network is not ready, too large for one file, or holds what ONNX cannot say.
@@ -40,7 +44,8 @@ def convert(model: nn.Module, input_shape: Shape, path: Path, any_batch: bool = 
         ArtefactError: the file cannot be written.
     """
     onnx = package("onnx", what="ONNX")
-    package("onnxscript", what="ONNX")  # what torch.onnx.export is written in
+    for name in ("onnxscript", "onnxsim"):  # asked for before the long work
+        package(name, what="ONNX")
     check_exportable(model)
     _check_size(model, path)
     proto = _simplified(_converted(model, input_shape, path, any_batch=any_batch))
@@ -80,37 +85,37 @@ def _converted(model: nn.Module, input_shape: Shape, path: Path, *, any_batch: b
                 verbose=False,
             )
     except RuntimeError as error:  # what all errors of torch.export and torch.onnx derive from
-        raise ExportError(_failure(path.name, error, program)) from None
+        raise ExportError(f"{path.name}: {_failure(model, error, program)}") from None
     assert written is not None  # the older exporter, dynamo=False, returns none
+    _name_after_layers_(written.model.graph)
     # The converter notes for every node in which line of which source file it was called: paths of
     # this machine, which do not belong in a file that is passed on.
     ClearMetadataAndDocStringPass()(written.model)
     return written.model_proto
 
 
-def _failure(name: str, error: RuntimeError, program: torch.export.ExportedProgram | None) -> str:
-    """Says which operator of which layer ONNX has no word for, where that is what went wrong."""
+def _name_after_layers_(graph: onnx_ir.Graph) -> None:
+    """Puts the dotted name of its layer before the name of every node."""
+    for node in graph:
+        # the modules that were running, outermost first, and the operator of torch
+        scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+        layer = scopes[-2] if len(scopes) > 1 else ""
+        bare = (node.name or node.op_type).removeprefix("node_")
+        node.name = f"{layer}/{bare}" if layer else bare
+
+
+def _failure(model: nn.Module, error: RuntimeError, program: torch.export.ExportedProgram | None) -> str:
+    """Says which layer failed, and which operator ONNX has no word for where that is what went wrong."""
     why = reason(error)
     operator = re.search(r"op='([\w.]+)'", why)
     if operator is None or program is None:
-        return f"{name}: cannot be converted to ONNX: {why}; rewrite that part of the network"
-    layer = _layer_with(program, operator[1]) or "the network's forward"
+        where = layer_running(model, error)
+        return f"{where + ': ' if where else ''}cannot be converted to ONNX: {why}; rewrite that part"
+    layer = layer_calling(program, operator[1]) or FORWARD
     return (
-        f"{name}: {layer}: ONNX has no operator for {operator[1]!r}; "
-        "replace it in that layer by operators ONNX knows, or compute it outside of the network"
+        f"{layer}: ONNX has no operator for {operator[1]!r}; "
+        "replace it there by operators ONNX knows, or compute it outside of the network"
     )
-
-
-def _layer_with(program: torch.export.ExportedProgram, operator: str) -> str | None:
-    """Returns the dotted name of the innermost module that calls an operator."""
-    with quiet():
-        nodes = program.run_decompositions().graph.nodes
-    for node in nodes:
-        called = str(getattr(node.target, "_schema", None) and node.target._schema.name)
-        if called.replace("::", ".") == operator:
-            stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
-            return stack[-1] if stack else None
-    return None
 
 
 def _simplified(proto: ModelProto) -> ModelProto:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from edgecompress.core.progress import Progress
@@ -13,6 +15,8 @@ from edgecompress.core.progress import Progress
 W = TypeVar("W")
 R = TypeVar("R")
 T = TypeVar("T")
+
+_STRETCH_S = 0.2
 
 
 class _Stopped(Exception):
@@ -29,18 +33,27 @@ def at_once(
     if len(work) == 1:
         return [task(work[0], progress)]
     stop = threading.Event()
+    ended: SimpleQueue[Future[R]] = SimpleQueue()  # unlike `wait`, holds no lock when Ctrl-C comes
     with ThreadPoolExecutor(len(work)) as pool:
-        futures = [
-            pool.submit(task, one, _OneOfMany(progress, name, stop))
-            for one, name in zip(work, names, strict=True)
-        ]
         try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            futures = [
+                pool.submit(task, one, _OneOfMany(progress, name, stop))
+                for one, name in zip(work, names, strict=True)
+            ]
+            for future in futures:
+                future.add_done_callback(ended.put)
+            for _ in futures:
+                _next(ended).result()  # the first to fail says why; the others only that they were stopped
         finally:
             stop.set()
-        for future in done:  # before those that were stopped, which say nothing of the reason
-            future.result()
         return [future.result() for future in futures]
+
+
+def _next(queue: SimpleQueue[T]) -> T:
+    """Waits in short stretches: Ctrl-C just before a long one would be noticed only at its end."""
+    while True:
+        with contextlib.suppress(Empty):
+            return queue.get(timeout=_STRETCH_S)
 
 
 @dataclass(frozen=True)

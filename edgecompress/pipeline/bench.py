@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,11 +17,11 @@ from edgecompress.core.presets import Preset, pick_preset
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.runs import installed_versions
 from edgecompress.core.statistics import check_alike, compare
-from edgecompress.core.store import read_record, replacing, write_record
+from edgecompress.core.store import read_record, write_record
 from edgecompress.devices.contract import Driver, Options, Session
 from edgecompress.devices.files import load_device
 from edgecompress.devices.protocol import measure, shortest_names
-from edgecompress.errors import ConfigError
+from edgecompress.errors import ArtefactError, ConfigError
 from edgecompress.pipeline.at_once import at_once
 from edgecompress.pipeline.bench_files import BenchFile, find_files
 
@@ -57,7 +58,7 @@ def bench(
         device: A name of `edgecompress list devices`, or the path of a device file.
         preset: `quick`, `standard` or `mlperf`.
         threads: Of the runtime; one when None.
-        cores: To run on; the fastest when None, not pinned when empty.
+        cores: To run on; when None the fastest, or those of `against`; not pinned when empty.
         serials: Phones to measure on at the same time; `all` for every one attached.
         benchmark_binary: Google's `benchmark_model` for the phone.
         profile: Also measure the time per operator, in a pass of its own.
@@ -104,7 +105,7 @@ def bench(
         written=None if target is None else str(target),
     )
     if target is not None:
-        write_record(target, result)
+        write_record(target, result, indent=None)  # it holds every latency
     return result
 
 
@@ -134,10 +135,11 @@ def _check_writable(target: Path | None) -> None:
         return
     if target.is_dir():
         raise ConfigError(f"--output {target}: is a directory; give the name of a file")
-    probe = target.with_name(f".{target.name}.probe")
-    with replacing(probe) as temporary:
-        temporary.touch()
-    probe.unlink()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise ArtefactError(f"{target}: cannot be written: {error.strerror or error}") from None
 
 
 def _serials(device: Device, asked: Sequence[str], adb: str) -> list[str | None]:
@@ -201,18 +203,26 @@ def _comparisons(files: Sequence[BenchFile], found: Sequence[Measurement]) -> It
 
 
 def _with_earlier(work: Sequence[_Work], before: BenchResult, path: Path) -> list[_Work]:
-    """Gives each device what was measured on it before.
+    """Gives each device what was measured on it before, and the cores that was measured on.
 
     Raises:
         ConfigError: no file of these names was.
     """
     old = {bench.device: {one.file.name: one for one in bench.measurements} for bench in before.benches}
-    known = [replace(one, earlier=old.get(one.name, {})) for one in work]
+    known = [_on_the_same_cores(replace(one, earlier=old.get(one.name, {}))) for one in work]
     if not any(name in one.earlier for one in known for name in _file_names(one)):
         held = ", ".join(f"{name} on {device}" for device, files in old.items() for name in files)
         wanted = ", ".join(f"{name} on {one.name}" for one in work for name in _file_names(one))
         raise ConfigError(f"--against {path}: holds {held}; nothing to compare with {wanted}")
     return known
+
+
+def _on_the_same_cores(work: _Work) -> _Work:
+    """Else a machine with equal cores takes the idlest, which is another one every time."""
+    found = [work.earlier[name].conditions.cores for name in _file_names(work) if name in work.earlier]
+    if work.options.cores is not None or not found:
+        return work
+    return replace(work, options=replace(work.options, cores=found[0]))
 
 
 def _file_names(work: _Work) -> list[str]:

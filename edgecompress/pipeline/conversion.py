@@ -55,14 +55,17 @@ def usable_converters(format: Format, name: str) -> tuple[Converter, ...]:
         ConfigError: there is no such converter.
         MissingPackage: it is not installed, or none is.
     """
-    known = {each.name: each for each in discover(export, Converter).values() if each.format == format.name}
-    if name != AUTO and len(known) > 1:
+    everything = discover(export, Converter)
+    known = {each.name: each for each in everything.values() if each.format == format.name}
+    if name != AUTO:
+        pick(everything, name, what="converter")
+    if name != AUTO and len(known) > 1:  # ONNX has one way only, whatever is asked for TFLite
         known = {name: pick(known, name, what=f"{format.name} converter")}
     lacking = {each.name: missing_packages(each) for each in known.values()}
     usable = tuple(each for each in known.values() if not lacking[each.name])
     if not usable:
-        wants = "; ".join(f"{name} needs {', '.join(names)}" for name, names in lacking.items())
-        raise MissingPackage(f"{format.name}: no converter is installed: {wants}; install with pip")
+        wants = " or ".join(f"{each} needs {' and '.join(names)}" for each, names in lacking.items())
+        raise MissingPackage(f"{format.name}: the converter is not installed: {wants}; install with pip")
     return usable
 
 

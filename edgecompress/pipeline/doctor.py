@@ -54,7 +54,7 @@ EXTRAS = {
 
 PROGRAMS = {
     "adb": ("adb", "measuring on Android phones"),
-    "qemu-aarch64": ("qemu-user", "ARM programs on this machine; not used yet"),
+    "qemu-aarch64": ("qemu-user", "`device prepare emulated-a76`: counting ARM instructions"),
     "aarch64-linux-gnu-gcc": ("gcc-aarch64-linux-gnu", "`device prepare`: the runner for ARM boards"),
     "chromium": ("chromium", "pictures of HTML reports; not used yet"),
 }

@@ -84,7 +84,8 @@ def export(
         EdgeCompressError: an option is wrong, a network cannot be converted, or a file does not
             compute what its network does; then nothing is written.
     """
-    kinds = _formats(formats, precisions, dynamic_batch=dynamic_batch)
+    others = tuple(name for name in dict.fromkeys(precisions) if name != "fp32")
+    kinds = _formats(formats, others, dynamic_batch=dynamic_batch)
     chosen = {kind.name: usable_converters(kind, converter) for kind in kinds}
     subject = find_subject(
         model,
@@ -99,7 +100,7 @@ def export(
         subject,
         data=data,
         report_data=report_data,
-        calibrating="int8" in precisions,
+        calibrating="int8" in others,
         calibration=calibration_images,
         parity=images,
     )
@@ -107,9 +108,7 @@ def export(
     _check_writable(directory)
     limits = _limits(atol, min_agreement)
     with tempfile.TemporaryDirectory() as scratch:
-        job = _Job(
-            subject, shown, kinds, chosen, tuple(precisions), limits, dynamic_batch, Path(scratch), progress
-        )
+        job = _Job(subject, shown, kinds, chosen, others, limits, dynamic_batch, Path(scratch), progress)
         files = [file for name in subject.networks for file in _exported(job, name)]
         _place(Path(scratch), directory, files)
     return _recorded(subject.ref, directory, files, shown)
@@ -156,10 +155,21 @@ def _limits(atol: float | None, min_agreement: float | None) -> dict[str, Limits
 
 
 def _check_writable(directory: Path) -> None:
-    """Finds out before the long work whether files can be written."""
-    with replacing(directory / ".edgecompress") as probe:
-        probe.touch()
-    (directory / ".edgecompress").unlink()
+    """Finds out before the long work whether files can be written, and leaves no trace of that.
+
+    Raises:
+        ArtefactError: they cannot.
+    """
+    try:
+        new = [each for each in (directory, *directory.parents) if not each.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+        for each in new:
+            each.rmdir()
+    except OSError as error:
+        problem = error.strerror or error
+        raise ArtefactError(f"{directory}: cannot be written to: {problem}; give another --output") from None
 
 
 def _exported(job: _Job, name: str) -> list[ExportedFile]:
@@ -228,29 +238,31 @@ def _place(scratch: Path, directory: Path, files: Sequence[ExportedFile]) -> Non
 
 def _recorded(ref: ModelRef, directory: Path, files: Sequence[ExportedFile], images: Images) -> ExportResult:
     """Writes `export.json`; files of an earlier export of the same model stay in it."""
-    new = {one.file: one for one in files}
-    earlier = [one for one in _earlier(ref, directory) if one.file not in new]
+    old, new = _earlier(ref, directory), {one.file for one in files}
+    kept = (
+        [] if old is None else [one for one in old.files if one.file not in new and _stands(one, directory)]
+    )
+    calibrated = images.calibration_from
     result = ExportResult(
         directory=str(directory),
         model=ref,
-        files=(*earlier, *files),
+        files=(*kept, *files),
         parity_images=images.parity_from,
-        calibration_images=images.calibration_from,
+        calibration_images=calibrated or (old.calibration_images if old and kept else None),
         versions=installed_versions(),
     )
     write_record(directory / EXPORT_FILE, result)
-    return result.model_copy(update={"files": tuple(files)})
+    return result.model_copy(update={"files": tuple(files), "calibration_images": calibrated})
 
 
-def _earlier(ref: ModelRef, directory: Path) -> list[ExportedFile]:
+def _earlier(ref: ModelRef, directory: Path) -> ExportResult | None:
     try:
         old = read_record(directory / EXPORT_FILE, ExportResult)
     except ArtefactError:  # none, or of another version: the new one takes its place
-        return []
-    if old.model != ref:
-        return []
-    return [
-        one
-        for one in old.files
-        if (directory / one.file).is_file() and sha256_of(directory / one.file) == one.sha256
-    ]
+        return None
+    return old if old.model == ref else None
+
+
+def _stands(one: ExportedFile, directory: Path) -> bool:
+    file = directory / one.file
+    return file.is_file() and sha256_of(file) == one.sha256

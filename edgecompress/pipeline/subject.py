@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from edgecompress.core.runs import RUN_FILE, latest_run, read_run
 from edgecompress.core.types import ModelRef, Size
 from edgecompress.data.sources import ImageSet, Source, open_source
-from edgecompress.data.splits import image_sets, make_splits
+from edgecompress.data.splits import Split, Splits, image_sets, make_splits
 from edgecompress.errors import ArtefactError, ConfigError, EdgeCompressError
 from edgecompress.nets.artefact import PLAN_FILE, load, read_plan
-from edgecompress.nets.sources import LoadedModel, load_model
+from edgecompress.nets.sources import load_model, zoo_entries
 
 EXPORTS = "exports"
 """Directory within a run, and of models that are in no run."""
@@ -92,14 +92,13 @@ def _from_run(path: Path, *, dense: bool) -> Subject:
     run = read_run(path) if (path / RUN_FILE).is_file() else None
     options = {} if run is None else run.options
     networks = {"compressed": load(path)}
-    original = _original(ref) if dense or options.get("data") is None else None
-    if dense and original is not None:
-        networks = {"dense": original.module, **networks}
+    if dense:
+        networks = {"dense": _original(ref), **networks}
     return Subject(
         ref,
         networks,
         path / EXPORTS,
-        _text(options.get("data")) or (original.data if original else None),
+        _text(options.get("data")) or _own_images(ref),
         _text(options.get("report_data")),
         0 if run is None else run.seed,
     )
@@ -109,7 +108,12 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _original(ref: ModelRef) -> LoadedModel:
+def _own_images(ref: ModelRef) -> str | None:
+    entry = zoo_entries().get(ref.source.removeprefix("zoo:")) if ref.source.startswith("zoo:") else None
+    return None if entry is None else entry.data
+
+
+def _original(ref: ModelRef) -> nn.Module:
     """Loads the dense network of a run.
 
     Raises:
@@ -131,7 +135,7 @@ def _original(ref: ModelRef) -> LoadedModel:
             f"{ref.weights or ref.source}: the weights changed since the run; "
             "restore them, or pass --no-dense to export without the dense network"
         )
-    return loaded
+    return loaded.module
 
 
 def find_images(
@@ -149,8 +153,11 @@ def find_images(
 
     Raises:
         DataError: images cannot be read, or are too few.
-        ConfigError: calibration images are needed and there are none.
+        ConfigError: a count is below 1, or calibration images are needed and there are none.
     """
+    for what, count in (("calibration images", calibration), ("images to compare on", parity)):
+        if count is not None and count < 1:
+            raise ConfigError(f"{count} {what}: there must be at least 1")
     spec = data or subject.data
     if spec is None:
         if calibrating:
@@ -172,26 +179,34 @@ def _count(asked: int | None, usual: int, images: ImageSet) -> int:
 
 
 def _drawn(source: Source, other: Source | None, calibration: int, parity: int, seed: int) -> Images:
-    """Compares on report images; on others, not used for calibration, where those have no labels."""
-    labelled = image_sets(source, other)[1].labels() is not None
-    splits = make_splits(
-        source,
-        calibration=calibration,
-        selection=0 if labelled else parity,
-        report=parity if labelled else 0,
-        seed=seed,
-        report_source=other if labelled else None,
-    )
-    compared = splits.report if labelled else splits.selection
-    assert compared is not None  # asked for at least one
-    calibrating = splits.calibration.tensors()[0] if calibration else torch.empty(0)
-    name = splits.summary.source
+    drawn, compared = _splits(source, other, calibration, parity, seed)
+    calibrating = drawn.calibration.tensors()[0] if calibration else torch.empty(0)
     return Images(
         calibrating,
         compared.tensors()[0],
-        f"{calibration} images of {name}" if calibration else None,
-        f"{len(compared)} images of {name}",
+        f"{calibration} images of {drawn.calibration.images.name}" if calibration else None,
+        f"{len(compared)} images of {compared.images.name}",
     )
+
+
+def _splits(
+    source: Source, other: Source | None, calibration: int, parity: int, seed: int
+) -> tuple[Splits, Split]:
+    """Returns images to calibrate with, and others to compare on: those of the report where it has labels.
+
+    Without labels they are drawn as selection images are, which comes to the same for comparing.
+    """
+    if image_sets(source, other)[1].labels() is not None:
+        drawn = make_splits(
+            source, calibration=calibration, selection=0, report=parity, seed=seed, report_source=other
+        )
+        assert drawn.report is not None  # at least one is asked for
+        return drawn, drawn.report
+    own = 0 if other else parity
+    drawn = make_splits(source, calibration=calibration, selection=own, report=0, seed=seed)
+    if other is None:
+        return drawn, drawn.selection
+    return drawn, make_splits(other, calibration=0, selection=parity, report=0, seed=seed).selection
 
 
 def _noise(ref: ModelRef, count: int) -> Images:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +15,7 @@ from edgecompress.report.tables import add_row, lines, table, title
 
 _MOST_OPERATORS = 10
 _ALL = "all files"
+_NOT_VALID = "not valid"
 
 
 def bench_text(result: BenchResult) -> RenderableType:
@@ -28,11 +30,12 @@ def bench_text(result: BenchResult) -> RenderableType:
 
 def _device_part(result: BenchResult, bench: DeviceBench) -> list[RenderableType]:
     return [
-        title(f"{_subject(bench)}:", f"preset {result.preset}, files measured in turns"),
+        title(f"{_subject(bench)}:", _heading(result, bench.measurements)),
         _files(bench),
+        *_comparisons(bench.comparisons),
+        *_remarks(bench.measurements),
         Text(),
         *lines(_how(result, bench.measurements)),
-        *_remarks(bench.measurements),
         *_profiles(bench.measurements),
     ]
 
@@ -42,28 +45,39 @@ def _subject(bench: DeviceBench) -> str:
     return name if bench.device in name else f"{bench.device}, {name}"
 
 
+def _heading(result: BenchResult, measurements: Iterable[Measurement]) -> str:
+    if _exact(measurements):
+        return "times modelled from counted instructions"
+    return f"preset {result.preset}, files measured in turns"
+
+
+def _exact(measurements: Iterable[Measurement]) -> bool:
+    """Returns whether nothing was timed, so that there is nothing to be sure or unsure of."""
+    return all(burst.exact for one in measurements for burst in one.bursts)
+
+
 def _files(bench: DeviceBench) -> Table:
     """Returns a row per file; columns that would say nothing, or the same everywhere, are left out."""
     runtimes = [one.conditions.runtime for one in bench.measurements]
     several = len(set(runtimes)) > 1
+    timed = [] if _exact(bench.measurements) else bench.measurements
     columns = {
         "file": [one.file.name for one in bench.measurements],
         "runtime": runtimes if several else [],
         f"{_statistic(bench)} ms": [ms(one.summary.median_ms) for one in bench.measurements],
-        _interval_name(bench): [_interval(one) for one in bench.measurements],
-        "p90": [_p90(one) for one in bench.measurements] if _knows_p90(bench.measurements) else [],
-        "speed-up": _speedups(bench) if bench.comparisons else [],
+        _interval_name(bench): [_interval(one) for one in timed],
+        "p90": [_p90(one) for one in timed] if _knows_p90(timed) else [],
     }
     shown = {header: cells for header, cells in columns.items() if cells}
     rows = table(*shown, right_from=2 if several else 1)
-    if "speed-up" in shown:
-        rows.columns[-1].justify = "left"
     for cells in zip(*shown.values(), strict=True):
         add_row(rows, *cells)
     return rows
 
 
 def _statistic(bench: DeviceBench) -> str:
+    if _exact(bench.measurements):
+        return "modelled"
     return " or ".join(dict.fromkeys(one.summary.statistic for one in bench.measurements))
 
 
@@ -83,25 +97,9 @@ def _p90(one: Measurement) -> str:
     return "-" if one.summary.p90_ms is None else ms(one.summary.p90_ms)
 
 
-def _speedups(bench: DeviceBench) -> list[str]:
-    compared = {one.other: one for one in bench.comparisons}
-    names = [one.file.name for one in bench.measurements]
-    return [_speedup(compared[name]) if name in compared else "baseline" for name in names]
-
-
-def _speedup(one: Comparison) -> str:
-    """Returns the verdict and its interval, slower as well as faster as a factor above 1."""
-    low, high, factor = one.interval.low, one.interval.high, one.speedup
-    if one.verdict == "slower":
-        low, high, factor = 1 / high, 1 / low, 1 / factor
-    digits = 3 if high < 1.02 * low else 2
-    verdict = one.verdict if one.verdict == "no difference" else f"{factor:.{digits}f}x {one.verdict}"
-    return f"{verdict} ({low:.{digits}f} - {high:.{digits}f})"
-
-
 def ms(value: float) -> str:
-    """Returns milliseconds with three significant digits or more."""
-    decimals = 2 - math.floor(math.log10(value)) if value > 0 else 0
+    """Returns milliseconds with four significant digits or more."""
+    decimals = 3 - math.floor(math.log10(value)) if value > 0 else 0
     return f"{value:.{max(decimals, 0)}f}"
 
 
@@ -109,54 +107,75 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _how(result: BenchResult, measurements: Sequence[Measurement]) -> list[str]:
-    """Returns how much was measured, and a line per runtime about what all its files had alike."""
-    runs = sorted(one.summary.runs for one in measurements)
-    each = f"{runs[0]}" if runs[0] == runs[-1] else f"{runs[0]} to {runs[-1]}"
-    found = [f"{measurements[0].summary.bursts} rounds, {each} runs per file"]
-    found += dict.fromkeys(_conditions(one.conditions) for one in measurements)
-    if result.score == "p90":
-        found.append(
-            "the score of this preset is p90"
-            if _knows_p90(measurements)
-            else "the score of this preset is p90, which this runtime does not report"
-        )
-    if any(one.conditions.provenance == "emulated" for one in measurements):
-        found.append("emulated: these times say nothing of a real device")
-    return found
-
-
-def _conditions(one: Conditions) -> str:
-    cores = f"on core {', '.join(map(str, one.cores))}" if one.cores else "not pinned"
-    threads = "1 thread" if one.threads == 1 else f"{one.threads} threads"
-    governor = f", governor {one.governor}" if one.governor else ""
-    return f"{one.provenance} with {one.runtime} {one.runtime_version}, {threads} {cores}{governor}"
-
-
-def _remarks(measurements: Sequence[Measurement]) -> list[RenderableType]:
-    """Returns what to doubt or know of each file, and once what holds for all."""
-    told = [[*one.validity.reasons, *one.notes] for one in measurements]
-    shared = [text for text in told[0] if len(told) > 1 and all(text in other for other in told)]
-    rows = table("", "remarks")
-    for one, texts in zip(measurements, told, strict=True):
-        own = [text for text in texts if text not in shared]
-        if own or not one.validity.valid:
-            add_row(rows, one.file.name, _doubt(one, own))
-    if shared:
-        add_row(rows, _ALL, "; ".join(shared))
-    return [Text(), rows] if rows.row_count else []
-
-
-def _doubt(one: Measurement, texts: Sequence[str]) -> Text:
-    mark = [] if one.validity.valid else [("not valid", "bold red"), ": " if texts else ", see below"]
-    return Text.assemble(*mark, "; ".join(texts))
+def _comparisons(comparisons: Sequence[Comparison]) -> list[RenderableType]:
+    """Returns a table per baseline: how each of its files compares."""
+    parts: list[RenderableType] = []
+    for baseline in dict.fromkeys(one.baseline for one in comparisons):
+        compared = [one for one in comparisons if one.baseline == baseline]
+        parts += _table_of(f"against {baseline}", [(one.other, Text(one.statement)) for one in compared])
+    return parts
 
 
 def _earlier(comparisons: Iterable[Comparison]) -> list[RenderableType]:
-    rows = table("", "against before; not in turns, so drift counts")
-    for one in comparisons:
-        add_row(rows, one.other, one.statement)
-    return [Text(), rows] if rows.row_count else []
+    compared = [(one.other, Text(one.statement)) for one in comparisons]
+    return _table_of("against before (not in turns, so drift counts)", compared)
+
+
+def _table_of(header: str, entries: Sequence[tuple[str, Text]]) -> list[RenderableType]:
+    """Returns names with a text each under one heading, or nothing."""
+    if not entries:
+        return []
+    rows = table("", "")
+    rows.show_header = False
+    for name, text in entries:
+        add_row(rows, name, text)
+    return [Text(f"\n{header}"), Padding(rows, (0, 0, 0, 2))]
+
+
+def _remarks(measurements: Sequence[Measurement]) -> list[RenderableType]:
+    """Returns what to doubt or know of each file; what holds for all comes once, and first."""
+    told = {one.file.name: _doubts(one) for one in measurements}
+    first, *others = told.values()
+    shared = [text for text in first if others and all(text in other for other in others)]
+    own = {name: [text for text in texts if text not in shared] for name, texts in told.items()}
+    entries = {_ALL: shared} | own
+    return _table_of("remarks", [(name, _joined(texts)) for name, texts in entries.items() if texts])
+
+
+def _doubts(one: Measurement) -> list[str]:
+    return [*([] if one.validity.valid else [_NOT_VALID]), *one.validity.reasons, *one.notes]
+
+
+def _joined(texts: Sequence[str]) -> Text:
+    return Text("; ").join(Text(text, style="bold red" if text == _NOT_VALID else "") for text in texts)
+
+
+def _how(result: BenchResult, measurements: Sequence[Measurement]) -> list[str]:
+    """Returns how much was measured, with what, and what all files had alike."""
+    conditions = [one.conditions for one in measurements]
+    timed = not _exact(measurements)
+    found = [_how_much(measurements)] if timed else []
+    found += dict.fromkeys(map(_pinning, conditions))
+    found += dict.fromkeys(f"{one.provenance} with {one.runtime} {one.runtime_version}" for one in conditions)
+    if any(one.provenance == "emulated" for one in conditions):
+        found.append("emulated: never quote these times as measured on a real device")
+    if result.score == "p90" and timed:
+        unknown = "" if _knows_p90(measurements) else ", which this runtime does not report"
+        found.append(f"the score of this preset is p90{unknown}")
+    return found
+
+
+def _how_much(measurements: Sequence[Measurement]) -> str:
+    runs = sorted(one.summary.runs for one in measurements)
+    each = f"{runs[0]}" if runs[0] == runs[-1] else f"{runs[0]} to {runs[-1]}"
+    return f"{measurements[0].summary.bursts} rounds, {each} runs per file"
+
+
+def _pinning(one: Conditions) -> str:
+    word = "core" if len(one.cores) == 1 else "cores"
+    cores = f"on {word} {', '.join(map(str, one.cores))}" if one.cores else "not pinned to a core"
+    threads = "1 thread" if one.threads == 1 else f"{one.threads} threads"
+    return f"{threads} {cores}{f', governor {one.governor}' if one.governor else ''}"
 
 
 def _profiles(measurements: Iterable[Measurement]) -> list[RenderableType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from edgecompress.core.counts import CountModel
 from edgecompress.core.device import Cluster, Device
 from edgecompress.devices.native.build import DevicePrepared
 
@@ -16,6 +17,7 @@ def device_text(device: Device) -> str:
     blocks = [
         [f"{device.name}: {device.title}", *_properties(device)],
         list(_clusters(device)),
+        list(_models(device)),
         list(_wrapped(device.notes)),
         list(_facts(device)),
     ]
@@ -23,20 +25,22 @@ def device_text(device: Device) -> str:
 
 
 def prepared_text(result: DevicePrepared) -> str:
-    """Returns what was prepared for a board and where it is."""
-    return "\n".join(
-        (
-            f"{result.device}: can be measured, with LiteRT {result.litert_version} for {result.machine}",
-            f"  runner   {result.runner}",
-            f"  library  {result.library}",
-        )
-    )
+    """Returns what was prepared for a board or an emulated core and where it is."""
+    parts = {
+        "runner": result.runner,
+        "library": result.library,
+        "plugin": result.plugin,
+        "root": result.root,
+    }
+    first = f"{result.device}: can be measured, with LiteRT {result.litert_version} for {result.machine}"
+    return "\n".join([first, *(f"  {name:<8} {path}" for name, path in parts.items() if path)])
 
 
 def _properties(device: Device) -> Iterator[str]:
     properties = {
         "SoC": device.soc,
         "drivers": ", ".join(device.drivers),
+        "emulates": None if device.emulation is None else f"{device.emulation.cpu}, under qemu",
         "told by": ", ".join(device.match),
         "reached": _reached(device),
         "threads": str(device.threads),
@@ -60,8 +64,25 @@ def _clusters(device: Device) -> Iterator[str]:
     for one in device.clusters:
         star = "*" if one.cores == device.cores else " "
         yield f"{star} {one.name:<7} cores {_span(one):<9} {one.core}{_clock(one)}"
-    if device.clusters:
+    if device.count_models:
+        yield "* modelled on these"
+    elif device.clusters:
         yield "* measured on these, unless the device itself says that others are faster"
+
+
+def _models(device: Device) -> Iterator[str]:
+    if device.count_models:
+        yield "modelled milliseconds against measured ones, mean, median and worst error:"
+    for one in device.count_models:
+        yield f"  {one.cluster:<7} {one.dtype:<8} {_errors(one)}"
+    yield from _wrapped(dict.fromkeys(f"measured by: {one.citation}" for one in device.count_models))
+
+
+def _errors(model: CountModel) -> str:
+    errors = (model.mean_error, model.median_error, model.worst_error)
+    shares = " ".join(f"{100 * error:4.1f} %" for error in errors)
+    nets = f"{len(model.nets)} networks{' left out of the fit' if model.left_out else ''}"
+    return f"{shares}  {nets}{', provisional' if model.provisional else ''}"
 
 
 def _span(cluster: Cluster) -> str:

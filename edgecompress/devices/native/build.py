@@ -24,7 +24,9 @@ from edgecompress.core.store import new_directory, replacing
 from edgecompress.core.types import Record
 from edgecompress.errors import ConfigError, MissingPackage
 
-SOURCES = tuple(sorted(Path(__file__).parent.glob("*.[ch]")))
+SOURCES = tuple(
+    Path(__file__).with_name(name) for name in ("litert.h", "litert_runner.c", "network.c", "network.h")
+)
 RUNNER = "litert_runner"
 LIBRARY = "libLiteRt.so"
 PACKAGE = "ai-edge-litert"
@@ -70,6 +72,10 @@ class DevicePrepared(Record):
     runner: str
     library: str
     """LiteRT's library, which the runner needs beside it."""
+    plugin: str | None = None
+    """For an emulated device: what counts its instructions, loaded into qemu."""
+    root: str | None = None
+    """For an emulated device: the files its programs see in place of this machine's."""
 
 
 def cache_directory() -> Path:
@@ -164,12 +170,21 @@ def _find_compiler(machine: str, compiler: str | None) -> str:
 def _compile(program: str, folder: Path, machine: str) -> None:
     sources = [str(source) for source in SOURCES if source.suffix == ".c"]
     runner = folder / RUNNER
-    words = [program, *FLAGS, *sources, "-o", str(runner), f"-L{folder}", f"-l:{LIBRARY}", *LINK_FLAGS]
-    done = _call(words, timeout_s=COMPILE_TIMEOUT_S)
+    words = [*FLAGS, *sources, "-o", str(runner), f"-L{folder}", f"-l:{LIBRARY}", *LINK_FLAGS]
+    compile_c(program, words, what="the runner", advice=_how_to_get_compiler(machine))
+    runner.chmod(0o755)
+
+
+def compile_c(program: str, words: Sequence[str], *, what: str, advice: str) -> None:
+    """Runs a compiler; `what` it builds and how to get a better one are for the message.
+
+    Raises:
+        MissingPackage: it fails or cannot be run.
+    """
+    done = _call([program, *words], timeout_s=COMPILE_TIMEOUT_S)
     if done.returncode != 0:
         reason = _telling_line(done.stderr)
-        raise MissingPackage(f"{program}: cannot build the runner: {reason}; {_how_to_get_compiler(machine)}")
-    runner.chmod(0o755)
+        raise MissingPackage(f"{program}: cannot build {what}: {reason}; {advice}")
 
 
 def _place_library(folder: Path, machine: str, wheel: Path | None) -> None:
