@@ -19,6 +19,7 @@ KNOWN = {
     "rank_selection": str,
     "runs_dir": Path,
     "classes": int | None,
+    "serial": list[str] | None,
 }
 COMMANDS = ("compress", "inspect")
 
@@ -61,6 +62,10 @@ def test_one_option_in_both_spellings_is_refused(tmp_path):
 
 def test_a_list_is_the_text_a_flag_would_take(tmp_path):
     assert load(toml(tmp_path, "mean = [0.5, 0.25]\n")) == {"mean": "0.5,0.25"}
+
+
+def test_a_list_stays_one_where_a_flag_may_be_given_several_times(tmp_path):
+    assert load(toml(tmp_path, 'serial = ["a", "b"]\n')) == {"serial": ["a", "b"]}
 
 
 def test_all_faults_are_reported_in_one_line_with_the_known_names(tmp_path):
