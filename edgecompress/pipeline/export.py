@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import tempfile
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgecompress import export as package
 from edgecompress.core.plugins import discover, pick
@@ -22,6 +23,7 @@ from edgecompress.core.types import ModelRef, Size
 from edgecompress.errors import ArtefactError, ConfigError
 from edgecompress.export.contract import Converter, Format
 from edgecompress.export.parity import LIMITS, Limits, check_parity, outputs
+from edgecompress.factors.rounding import round_weights_
 from edgecompress.nets.equalise import equalise_pairs_
 from edgecompress.nets.export_ready import export_ready
 from edgecompress.pipeline.conversion import AUTO, Task, convert_best, usable_converters
@@ -172,30 +174,67 @@ def _check_writable(directory: Path) -> None:
         raise ArtefactError(f"{directory}: cannot be written to: {problem}; give another --output") from None
 
 
+@dataclass(frozen=True)
+class _Network:
+    name: str
+    ready: nn.Module
+    rounded: nn.Module | None
+    """The same with its weights on the grid of int8, where that was asked for."""
+    expected: Tensor
+    """Outputs of the original for the images compared on."""
+
+
 def _exported(job: _Job, name: str) -> list[ExportedFile]:
     """Writes one network in all formats and precisions into the scratch directory."""
-    network, shape = job.subject.networks[name], job.subject.ref.input_shape
-    ready = export_ready(network, shape)
-    if "int8" in job.precisions:  # exact in float, so the float files may have it too
-        equalise_pairs_(ready, list(torch.split(job.images.calibration, _BATCH)))
-    expected = outputs(network, job.images.parity)
-    found = []
-    for kind in job.formats:
-        start = time.perf_counter()
-        task = Task(ready, shape, kind, job.any_batch, job.images.parity, expected, job.limits["fp32"])
-        best = convert_best(task, job.converters[kind.name], job.scratch, name, job.progress)
-        file = job.scratch / best.file.name
-        shutil.move(best.file, file)
-        converted = _Made(name, kind, best.converter, (*best.notes, *_doubts(expected)))
-        found.append(_described(converted, file, "fp32", best.parity, start))
-        for precision in job.progress.track(job.precisions, f"writing {name} in other precisions"):
-            start = time.perf_counter()
-            other = job.scratch / f"{name}.{precision}{kind.suffix}"
-            kind.recode[precision](file, other, job.images.calibration if precision == "int8" else None)
-            limits = job.limits[precision]
-            parity = check_parity(kind, other, expected, job.images.parity, limits=limits)
-            found.append(_described(converted, other, precision, parity, start))
+    network = _prepared(job, name)
+    return [file for kind in job.formats for file in _in_format(job, network, kind)]
+
+
+def _prepared(job: _Job, name: str) -> _Network:
+    original = job.subject.networks[name]
+    ready = export_ready(original, job.subject.ref.input_shape)
+    rounded = None
+    if "int8" in job.precisions:
+        batches = torch.split(job.images.calibration, _BATCH)
+        equalise_pairs_(ready, batches)  # exact in float, so the float files may have it too
+        rounded = copy.deepcopy(ready)
+        round_weights_(rounded, job.progress.track(batches, f"rounding the weights of {name}"))
+    return _Network(name, ready, rounded, outputs(original, job.images.parity))
+
+
+def _in_format(job: _Job, network: _Network, kind: Format) -> list[ExportedFile]:
+    start, compared = time.perf_counter(), job.images.parity
+    shape, limits = job.subject.ref.input_shape, job.limits["fp32"]
+    task = Task(network.ready, shape, kind, job.any_batch, compared, network.expected, limits)
+    best = convert_best(task, job.converters[kind.name], job.scratch, network.name, job.progress)
+    file = job.scratch / best.file.name
+    shutil.move(best.file, file)
+    made = _Made(network.name, kind, best.converter, (*best.notes, *_doubts(network.expected)))
+    found = [_described(made, file, "fp32", best.parity, start)]
+    for precision in job.progress.track(job.precisions, f"writing {network.name} in other precisions"):
+        found.append(_in_precision(job, network, made, file, precision))
     return found
+
+
+def _in_precision(job: _Job, network: _Network, made: _Made, file: Path, precision: str) -> ExportedFile:
+    start, kind = time.perf_counter(), made.format
+    other = job.scratch / f"{network.name}.{precision}{kind.suffix}"
+    if precision == "int8":
+        kind.recode[precision](_rounded_file(job, network, made), other, job.images.calibration)
+    else:
+        kind.recode[precision](file, other, None)
+    limits = job.limits[precision]
+    parity = check_parity(kind, other, network.expected, job.images.parity, limits=limits)
+    return _described(made, other, precision, parity, start)
+
+
+def _rounded_file(job: _Job, network: _Network, made: _Made) -> Path:
+    """Writes the network with rounded weights in float32, as the int8 file starts from it."""
+    assert network.rounded is not None  # int8 was asked for
+    (converter,) = (one for one in job.converters[made.format.name] if one.name == made.converter)
+    file = job.scratch / f"{network.name}.rounded{made.format.suffix}"
+    converter.convert(network.rounded, job.subject.ref.input_shape, file, False)
+    return file
 
 
 def _doubts(expected: Tensor) -> tuple[str, ...]:
