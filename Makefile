@@ -19,8 +19,9 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 quickstart: $(INSTALLED)
 	$(BIN)/edgecompress quickstart
 
+# a file's tests stay together, so that its slow fixtures are made once
 test: lint debian-packages
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
