@@ -8,31 +8,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_INT32 = 2
+
 
 def fold_transposes_into_means_(model: Any, schema: Any) -> int:  # noqa: ANN401  generated, without types
     """Lets means read what a transpose before them reads, over the axes these were before; returns how many.
 
     Global average pools of torch come out as a transpose to NCHW and a mean over its last two axes.
     """
-    graph, folded = model.subgraphs[0], 0
-    kinds = schema.BuiltinOperator
+    graph, kinds = model.subgraphs[0], schema.BuiltinOperator
     made_by = {operator.outputs[0]: operator for operator in graph.operators}
+    folded = []
     for mean in graph.operators:
         before = made_by.get(mean.inputs[0])
         if _kind(model, mean) != kinds.MEAN or before is None or _kind(model, before) != kinds.TRANSPOSE:
             continue
         order, axes = _constant(model, before.inputs[1]), _constant(model, mean.inputs[1])
         kept = _kept(order, axes)
-        if kept and kept == sorted(kept) and not mean.builtinOptions.keepDims:
-            mean.inputs = [before.inputs[0], _add_constant_(model, mean.inputs[1], order[axes])]
-            folded += 1
-    _drop_unread_(model, kinds.TRANSPOSE)
-    return folded
+        alone = _readers(graph, before.outputs[0]) == 1 and before.outputs[0] not in graph.outputs
+        if alone and kept and kept == sorted(kept) and not mean.builtinOptions.keepDims:
+            # no tensor may be left that nothing fills, so the transpose's own becomes the new axes
+            _become_constant_(model, before.outputs[0], order[axes])
+            mean.inputs = [before.inputs[0], before.outputs[0]]
+            folded.append(before)
+    graph.operators = [one for one in graph.operators if not any(one is gone for gone in folded)]
+    return len(folded)
 
 
 def _kind(model: Any, operator: Any) -> int:  # noqa: ANN401
     code = model.operatorCodes[operator.opcodeIndex]
     return max(int(code.builtinCode), int(code.deprecatedBuiltinCode))  # old files have only the second
+
+
+def _readers(graph: Any, tensor: int) -> int:  # noqa: ANN401
+    return sum(int(one) == tensor for operator in graph.operators for one in operator.inputs)
 
 
 def _constant(model: Any, tensor: int) -> NDArray[np.int32]:  # noqa: ANN401
@@ -46,22 +55,13 @@ def _kept(order: NDArray[np.int32], axes: NDArray[np.int32]) -> list[int]:
 
     None remain where the order is not known.
     """
-    gone = {int(axis) % len(order) for axis in axes}
+    gone = {int(axis) % len(order) for axis in axes} if len(order) else set()
     return [int(axis) for position, axis in enumerate(order) if position not in gone]
 
 
-def _add_constant_(model: Any, like: int, values: NDArray[np.int32]) -> int:  # noqa: ANN401
-    """Adds a tensor like another with other values, as that may be shared; returns its index."""
-    graph = model.subgraphs[0]
-    tensor, buffer = copy.copy(graph.tensors[like]), copy.copy(model.buffers[0])
+def _become_constant_(model: Any, index: int, values: NDArray[np.int32]) -> None:  # noqa: ANN401
+    tensor, buffer = model.subgraphs[0].tensors[index], copy.copy(model.buffers[0])
     buffer.data = np.frombuffer(values.astype(np.int32).tobytes(), dtype=np.uint8)
     model.buffers.append(buffer)
-    tensor.buffer, tensor.name = len(model.buffers) - 1, b"axes_before_transpose"
-    graph.tensors.append(tensor)
-    return len(graph.tensors) - 1
-
-
-def _drop_unread_(model: Any, kind: int) -> None:  # noqa: ANN401
-    graph = model.subgraphs[0]
-    read = {int(tensor) for operator in graph.operators for tensor in operator.inputs} | set(graph.outputs)
-    graph.operators = [one for one in graph.operators if _kind(model, one) != kind or one.outputs[0] in read]
+    tensor.buffer, tensor.type, tensor.shape = len(model.buffers) - 1, _INT32, [len(values)]
+    tensor.shapeSignature, tensor.quantization = None, None
