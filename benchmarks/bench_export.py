@@ -70,7 +70,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
     return [case for case in found if not args.only or case.name in args.only]
 
 
-def exported_rows(case: Case, directory: Path, images: int) -> Iterator[dict[str, Any]]:
+def exported_rows(case: Case, directory: Path, images: int, converter: str) -> Iterator[dict[str, Any]]:
     """Compresses and exports a network; yields a row per file."""
     start = time.perf_counter()
     made = compress(
@@ -95,6 +95,7 @@ def exported_rows(case: Case, directory: Path, images: int) -> Iterator[dict[str
         data=case.data,
         report_data=case.report_data,
         images=images,
+        converter=converter,
         min_agreement=0.0,
     )
     for one in result.files:
@@ -212,6 +213,7 @@ def main() -> None:
     parser.add_argument("--imagenet-calibration")
     parser.add_argument("--imagenet-report")
     parser.add_argument("--images", type=int, default=PARITY_IMAGES)
+    parser.add_argument("--converter", default="auto", help="to TFLite")
     parser.add_argument("--preset", default="quick")
     parser.add_argument("--only", nargs="*", help="names of networks")
     parser.add_argument("--no-speed", action="store_true")
@@ -223,7 +225,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for case in cases(args):
         with tempfile.TemporaryDirectory() as name:
-            for row in exported_rows(case, Path(name), args.images):
+            for row in exported_rows(case, Path(name), args.images, args.converter):
                 print(json.dumps(row), flush=True)
             if not args.no_speed:
                 for row in speed_rows(case, Path(name), args.preset):
