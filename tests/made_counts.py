@@ -1,20 +1,13 @@
 """Counts and models with chosen figures, for tests of what is computed from them."""
 
-from edgecompress.core.counts import CLASSES, CacheCounts, CountModel, Counts
+from edgecompress.core.counts import CLASSES, COUNTERS, CountModel, Counts
 
 
-def counts(*, cache=None, weight_bytes=0, operators=1, **classes):
-    """Returns counts of these classes; `cache` is the misses of both levels."""
-    by_class = dict.fromkeys(CLASSES, 0) | classes
-    return Counts(
-        instructions=sum(by_class.values()),
-        **by_class,
-        bytes_loaded=0,
-        bytes_stored=0,
-        cache=None if cache is None else CacheCounts(l1_misses=cache[0], l2_misses=cache[1]),
-        weight_bytes=weight_bytes,
-        operators=operators,
-    )
+def counts(*, weight_bytes=0, operators=1, **counted):
+    """Returns counts with these counters and 0 for all others."""
+    instructions = sum(counted.get(name, 0) for name in CLASSES)
+    counters = dict.fromkeys(COUNTERS, 0) | counted | {"instructions": instructions}
+    return Counts(**counters, weight_bytes=weight_bytes, operators=operators)
 
 
 def count_model(*, cluster="prime", dtype="float32", provisional=False, left_out=True, **coefficients_us):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from made_counts import count_model, counts
 from pydantic import ValidationError
 
-from edgecompress.core.counts import CACHE_COUNTERS, CLASSES, FEATURES, features, modelled_ms, pick_model
+from edgecompress.core.counts import CLASSES, FEATURES, features, modelled_ms, pick_model
 from edgecompress.core.store import read_record, write_record
 from edgecompress.errors import ConfigError
 
@@ -20,17 +20,17 @@ def test_classes_must_add_up_to_all_instructions():
         type(one).model_validate(one.model_dump() | {"instructions": 8})
 
 
-@given(by_class, st.tuples(numbers, numbers) | st.none())
-def test_counts_are_the_same_when_read_back(tmp_path_factory, classes, cache):
+@given(by_class, numbers)
+def test_counts_are_the_same_when_read_back(tmp_path_factory, classes, misses):
     place = tmp_path_factory.getbasetemp() / "counts.json"
-    one = counts(**classes, cache=cache)
+    one = counts(**classes, l2_misses=misses)
     write_record(place, one)
     assert read_record(place, type(one)) == one
 
 
-def test_every_feature_can_be_had_and_the_caches_only_where_they_were_modelled():
-    assert set(features(counts(other=1, cache=(2, 1)))) == set(FEATURES)
-    assert set(FEATURES) - set(features(counts(other=1))) == set(CACHE_COUNTERS)
+def test_every_feature_can_be_had():
+    assert set(features(counts(other=1))) == set(FEATURES)
+    assert features(counts(other=1, l3_jumps=2_000_000))["l3_jumps"] == 2
 
 
 @given(by_class)
@@ -53,15 +53,6 @@ def test_more_of_anything_takes_longer():
         counts(multiplies=10**6, vector_loads=2 * 10**6),
     )
     assert modelled_ms(fewer, model) < modelled_ms(more, model)
-
-
-def test_a_model_of_caches_asks_for_counts_with_caches():
-    model = count_model(instructions=200, l2_misses=50)
-    assert model.needs_cache
-    assert not count_model(instructions=200).needs_cache
-    assert modelled_ms(counts(other=10**6, cache=(0, 10**6)), model) == pytest.approx(0.25)
-    with pytest.raises(ConfigError, match="prime float32: needs counts with the cache model"):
-        modelled_ms(counts(other=10**6), model)
 
 
 def test_a_model_that_gives_no_time_is_refused():

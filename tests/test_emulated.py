@@ -51,14 +51,14 @@ def own_cache(arm_cache, monkeypatch):
 def test_two_processes_count_the_same(prepared, tmp_path, monkeypatch, file):
     copy = tmp_path / "a file of another name.tflite"
     copy.write_bytes(file.read_bytes())
-    one = counted_marks(file, prepared, cache=True, timeout_s=60)
+    one = counted_marks(file, prepared, timeout_s=60)
     monkeypatch.setenv("A_LONG_VARIABLE", "x" * 4000)
-    other = counted_marks(copy, prepared, cache=True, timeout_s=60)
+    other = counted_marks(copy, prepared, timeout_s=60)
     assert one == other
 
 
 def test_the_place_of_the_files_does_not_matter(prepared, tmp_path, monkeypatch):
-    here = counted_marks(SMALL, prepared, cache=True, timeout_s=60)
+    here = counted_marks(SMALL, prepared, timeout_s=60)
     elsewhere = tmp_path / "a place with a longer name"
     shutil.copytree(prepared.runner.parent, elsewhere / "runner")
     shutil.copytree(prepared.root, elsewhere / "root", symlinks=True)
@@ -66,7 +66,7 @@ def test_the_place_of_the_files_does_not_matter(prepared, tmp_path, monkeypatch)
     other = type(prepared)(**vars(prepared) | moved)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert other.identity == prepared.identity
-    assert counted_marks(SMALL, other, cache=True, timeout_s=60) == here
+    assert counted_marks(SMALL, other, timeout_s=60) == here
 
 
 def test_the_core_of_this_machine_does_not_matter(prepared):
@@ -75,7 +75,7 @@ def test_the_core_of_this_machine_does_not_matter(prepared):
     try:
         for core in (min(everywhere), max(everywhere)):
             os.sched_setaffinity(0, {core})
-            found.append(counted_marks(SMALL, prepared, cache=False, timeout_s=60)[-1])
+            found.append(counted_marks(SMALL, prepared, timeout_s=60)[-1])
     finally:
         os.sched_setaffinity(0, everywhere)
     assert found[0] == found[1]
@@ -95,23 +95,23 @@ def test_kernels_follow_the_processor_that_is_described(prepared, arm_cache):
     assert count(SMALL, other).instructions > count(SMALL, prepared).instructions
 
 
-def test_the_third_inference_is_like_all_later_ones(prepared, tmp_path):
+def test_the_second_inference_is_nearly_like_all_later_ones(prepared, tmp_path):
     program, plugin = prepared.runner, prepared.plugin
     words = ["qemu-aarch64", "-cpu", prepared.cpu, "-L", prepared.root]
     words += ["-plugin", f"file={plugin},out={tmp_path / 'counts'}", program]
     subprocess.run([*words, f"--graph={SMALL}", "--num_runs=5", "--mark"], check=True, capture_output=True)
-    inferences = [line.split(" ", 1)[1] for line in (tmp_path / "counts").read_text().splitlines()[1::2]]
-    assert len(inferences) == 6
-    assert len(set(inferences[2:])) == 1
-    assert inferences[0] != inferences[2]  # it sets up memory
+    lines = (tmp_path / "counts").read_text().splitlines()[1::2]
+    instructions = [int(dict(word.split("=") for word in line.split())["instructions"]) for line in lines]
+    assert len(instructions) == 6
+    assert len(set(instructions[2:])) == 1
+    assert 0 <= instructions[1] - instructions[2] < 200
+    assert instructions[0] > instructions[1] + 1000  # it sets up memory
 
 
-def test_the_cache_model_changes_no_other_counter(prepared):
-    plain, modelled = count(SMALL, prepared), count(SMALL, prepared, cache=True)
-    assert plain.cache is None
-    assert modelled.cache is not None
-    assert modelled.cache.l2_misses <= modelled.cache.l1_misses
-    assert modelled.model_copy(update={"cache": None}) == plain
+def test_less_is_missed_level_by_level_and_waiting_takes_longer(prepared):
+    counted = count(SMALL, prepared)
+    assert counted.l1_misses >= counted.l2_misses >= counted.l3_misses >= counted.l3_jumps
+    assert counted.instructions / 4 <= counted.issue_cycles <= counted.loop_cycles < counted.instructions
 
 
 def test_a_bigger_network_costs_more(prepared, tmp_path):
@@ -242,5 +242,5 @@ def test_counting_does_not_need_torch():
 
 
 def test_counters_are_those_of_the_plugin(prepared):
-    last = counted_marks(PARTLY, prepared, cache=False, timeout_s=60)[-1]
+    last = counted_marks(PARTLY, prepared, timeout_s=60)[-1]
     assert tuple(last) == COUNTERS

@@ -14,13 +14,6 @@ Dtype = Literal["float32", "int8"]
 """What a network computes in; kernels of one kind are alike in how far counts tell their time."""
 
 
-class CacheCounts(Record):
-    """Misses of a first-level cache of 64 KB and a second-level one of 512 KB, both of 64-byte lines."""
-
-    l1_misses: AtLeast0
-    l2_misses: AtLeast0
-
-
 class Counts(Record):
     """One inference of one file, counted instruction by instruction; the same every time."""
 
@@ -39,8 +32,24 @@ class Counts(Record):
     """Integer arithmetic and addresses."""
     bytes_loaded: AtLeast0
     bytes_stored: AtLeast0
-    cache: CacheCounts | None = None
-    """Where the cache model ran."""
+    loop_exits: AtLeast0
+    """How often code right after a loop was reached: there processors guess wrong where to go on."""
+    issue_cycles: AtLeast0
+    """Least cycles a Cortex-A76 needs to take in and execute them, block by block, waiting for nothing."""
+    loop_cycles: AtLeast0
+    """The same with results waited for, each block taken as the body of a loop."""
+    l1_misses: AtLeast0
+    """Of a first cache of 64 KB in lines of 64 bytes. These and the two kinds of cycles are modelled."""
+    l1_jumps: AtLeast0
+    """Of these, the ones that are not next to an earlier miss, so that no prefetcher expects them."""
+    l2_misses: AtLeast0
+    """Misses of a second cache of 512 KB."""
+    l2_jumps: AtLeast0
+    l3_misses: AtLeast0
+    """Misses of a third cache of 2 MB."""
+    l3_jumps: AtLeast0
+    tlb_misses: AtLeast0
+    """Misses of the first cache in pages of 4 KB that were not among the latest 1280."""
     weight_bytes: AtLeast0
     """Of the constants in the file."""
     operators: AtLeast0
@@ -65,21 +74,15 @@ CLASSES = (
     "other",
 )
 """Every instruction is of one of these."""
-COUNTERS = ("instructions", *CLASSES, "bytes_loaded", "bytes_stored")
-CACHE_COUNTERS = tuple(CacheCounts.model_fields)
-FEATURES = (*COUNTERS, *CACHE_COUNTERS, "weight_megabytes", "operators", "constant")
+OF_FILE = ("weight_bytes", "operators")
+COUNTERS = tuple(name for name in Counts.model_fields if name not in OF_FILE)
+FEATURES = (*COUNTERS, "weight_megabytes", "operators", "constant")
 """What a model of the milliseconds may be made of."""
 
 
 def features(counts: Counts) -> dict[str, float]:
-    """Returns the counters in millions, the weights in megabytes, the operators, and a constant 1.
-
-    Without the cache model its misses are left out.
-    """
-    found = {name: getattr(counts, name) / 1e6 for name in COUNTERS}
-    if counts.cache is not None:
-        found |= {name: getattr(counts.cache, name) / 1e6 for name in CACHE_COUNTERS}
-    return found | {
+    """Returns the counters in millions, the weights in megabytes, the operators, and a constant 1."""
+    return {name: getattr(counts, name) / 1e6 for name in COUNTERS} | {
         "weight_megabytes": counts.weight_bytes / 1e6,
         "operators": float(counts.operators),
         "constant": 1.0,
@@ -115,21 +118,14 @@ class CountModel(Record):
             raise ValueError(f"no features: {', '.join(sorted(unknown))}; known are: {', '.join(FEATURES)}")
         return coefficients_us
 
-    @property
-    def needs_cache(self) -> bool:
-        """Whether it can only be asked about counts with the cache model."""
-        return not self.coefficients_us.keys().isdisjoint(CACHE_COUNTERS)
-
 
 def modelled_ms(counts: Counts, model: CountModel) -> float:
     """Returns the milliseconds of one inference by a model.
 
     Raises:
-        ConfigError: it needs the cache model, which did not run; or the sum is not above zero.
+        ConfigError: the sum is not above zero.
     """
     known = features(counts)
-    if not known.keys() >= model.coefficients_us.keys():
-        raise ConfigError(f"count model {model.cluster} {model.dtype}: needs counts with the cache model")
     ms = sum(each * known[name] for name, each in model.coefficients_us.items()) / 1e3
     if ms <= 0:
         raise ConfigError(f"count model {model.cluster} {model.dtype}: gives {ms:g} ms; fit it again")

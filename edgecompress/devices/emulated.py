@@ -13,14 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgecompress.core.counts import (
-    CACHE_COUNTERS,
-    CacheCounts,
-    CountModel,
-    Counts,
-    modelled_ms,
-    pick_model,
-)
+from edgecompress.core.counts import CountModel, Counts, modelled_ms, pick_model
 from edgecompress.core.device import Cluster, Device
 from edgecompress.core.measurement import Burst, Conditions, Environment, OpTime
 from edgecompress.core.store import read_record, sha256_of, write_record
@@ -33,8 +26,8 @@ from edgecompress.devices.tflite_contents import read_contents
 from edgecompress.errors import ArtefactError, ConfigError, DeviceError
 
 
-def count(file: Path, prepared: Prepared, *, cache: bool = False, timeout_s: float = 300.0) -> Counts:
-    """Counts one inference of a file; `cache` adds a model of caches and takes a quarter longer.
+def count(file: Path, prepared: Prepared, *, timeout_s: float = 300.0) -> Counts:
+    """Counts one inference of a file.
 
     Kept in the user's cache by what decides it: the file, the runner and its libraries, the plugin and
     the processor.
@@ -45,23 +38,17 @@ def count(file: Path, prepared: Prepared, *, cache: bool = False, timeout_s: flo
         MissingPackage: there is no qemu that takes plugins.
     """
     contents = read_contents(file)
-    place = _place(file, prepared, cache=cache)
+    place = _place(file, prepared)
     with contextlib.suppress(ArtefactError):  # not counted yet, or damaged
         return read_record(place, Counts)
-    counted = counted_marks(file, prepared, cache=cache, timeout_s=timeout_s)[-1]
-    misses = {name: counted.pop(name) for name in CACHE_COUNTERS if name in counted}
-    counts = Counts(
-        **counted,
-        cache=CacheCounts(**misses) if misses else None,
-        weight_bytes=contents.weight_bytes,
-        operators=contents.operators,
-    )
+    counted = counted_marks(file, prepared, timeout_s=timeout_s)[-1]
+    counts = Counts(**counted, weight_bytes=contents.weight_bytes, operators=contents.operators)
     write_record(place, counts)
     return counts
 
 
-def _place(file: Path, prepared: Prepared, *, cache: bool) -> Path:
-    told = f"{sha256_of(file)} {prepared.identity} {cache}"
+def _place(file: Path, prepared: Prepared) -> Path:
+    told = f"{sha256_of(file)} {prepared.identity}"
     return cache_directory() / "counts" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"
 
 
@@ -86,7 +73,7 @@ class EmulatedSession:
             DeviceError: qemu fails or takes too long.
         """
         model = self._model(file)
-        counts = self._count(file, model)
+        counts = self._count(file)
         outside = ", ".join(f"{number} {kind}" for kind, number in operators_outside_delegate(file).items())
         notes = [f"{counts.instructions:,} instructions", _worth(model)]
         notes += [f"not run by XNNPACK: {outside}"] if outside else []
@@ -102,7 +89,7 @@ class EmulatedSession:
         """
         started_s = time.monotonic() - self._opened_s
         model = self._model(file)
-        ms = modelled_ms(self._count(file, model), model)
+        ms = modelled_ms(self._count(file), model)
         return Burst(
             started_s=started_s,
             runs=1,
@@ -130,8 +117,8 @@ class EmulatedSession:
     def _model(self, file: Path) -> CountModel:
         return pick_model(self.models, cluster=self.cluster, dtype=read_contents(file).dtype)
 
-    def _count(self, file: Path, model: CountModel) -> Counts:
-        return count(file, self.prepared, cache=model.needs_cache, timeout_s=self.timeout_s)
+    def _count(self, file: Path) -> Counts:
+        return count(file, self.prepared, timeout_s=self.timeout_s)
 
 
 def _worth(model: CountModel) -> str:

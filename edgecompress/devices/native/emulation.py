@@ -21,6 +21,8 @@ from edgecompress.errors import MissingPackage
 
 PLUGIN = "count_plugin.so"
 PLUGIN_SOURCE = Path(__file__).with_name("count_plugin.c")
+_HEADERS = ("a64_decode.h", "a76_operations.h", "a76_pipeline.h", "a76_caches.h")
+PLUGIN_HEADERS = tuple(PLUGIN_SOURCE.with_name(name) for name in _HEADERS)
 PLUGIN_FLAGS = (*build.FLAGS, "-shared", "-fPIC", "-fvisibility=hidden")
 COMPILER = "cc"
 HOW_TO_GET_COMPILER = "on Debian: apt-get install gcc libc6-dev"
@@ -105,7 +107,7 @@ def prepare_emulation(
 
 def _place(directory: Path, emulation: Emulation) -> Path:
     digest = hashlib.sha256(" ".join(PLUGIN_FLAGS).encode())
-    for source in (PLUGIN_SOURCE, Path(__file__)):
+    for source in (PLUGIN_SOURCE, *PLUGIN_HEADERS, Path(__file__)):
         digest.update(source.read_bytes())
     digest.update(emulation.model_dump_json().encode())
     return directory / f"emulated-{emulation.cpu}-{digest.hexdigest()[:12]}"
