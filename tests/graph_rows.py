@@ -1,4 +1,4 @@
-"""Exported files as bags of rows, one per operator: what it is, the shapes it reads and writes, its options."""
+"""Exported files as bags of rows, one per operator: its kind, the shapes it reads and writes, its options."""
 
 import math
 import re
