@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import tempfile
 from pathlib import Path
@@ -14,6 +15,7 @@ from edgecompress.errors import ConfigError, ExportError
 from edgecompress.export.contract import Converter, Shape, check_exportable, package, reason
 from edgecompress.export.failing_layer import layer_calling, layer_running
 from edgecompress.export.tflite_signature import sign
+from edgecompress.nets.plain_layers import write_batch_norms_plainly_
 
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
 """What its compilers, of three projects, raise for networks they were not made for."""
@@ -37,6 +39,8 @@ def convert(model: nn.Module, input_shape: Shape, path: Path, any_batch: bool = 
         litert = package("litert_torch", what="converter litert-torch", pip="'edgecompress[litert-torch]'")
     channels, height, width = input_shape
     image = torch.zeros(1, height, width, channels)
+    model = copy.deepcopy(model)
+    write_batch_norms_plainly_(model)
     with tempfile.TemporaryDirectory() as directory:
         written = Path(directory) / "model.tflite"
         try:

@@ -7,7 +7,11 @@ from typing import Any
 
 from edgecompress.core.store import replacing
 from edgecompress.export.contract import package
-from edgecompress.export.tflite_tidy import fold_transposes_into_means_
+from edgecompress.export.tflite_tidy import (
+    cancel_transposes_,
+    fold_transposes_into_means_,
+    write_clamps_plainly_,
+)
 
 KEY = "serving_default"
 INPUT_NAME = "image"
@@ -22,7 +26,9 @@ def sign(source: Path, target: Path) -> None:
     tools = package("ai_edge_litert.tools.flatbuffer_utils", what="TFLite", pip="ai-edge-litert")
     schema = package("ai_edge_litert.schema_py_generated", what="TFLite", pip="ai-edge-litert")
     model = tools.read_model(str(source))
+    cancel_transposes_(model, schema)
     fold_transposes_into_means_(model, schema)
+    write_clamps_plainly_(model, schema)
     graph = model.subgraphs[0]
     model.signatureDefs = [_signature(schema, graph)]
     model.description = b"edgecompress"

@@ -35,7 +35,7 @@ def fold_batch_norms_(network: nn.Module, input_shape: tuple[int, int, int]) -> 
     network.eval()
     replaced: dict[nn.Module, nn.Module] = {}
     for norm, layers in _foldable(_watched(network, zero_image(network, input_shape)), network):
-        scale, shift = _scale_and_shift(norm)
+        scale, shift = scale_and_shift(norm)
         for layer in layers:
             _scale_(layer, scale)
         _shift_(layers[0], shift)
@@ -142,7 +142,7 @@ def _foldable(watch: _Watch, network: nn.Module) -> Iterator[tuple[BatchNorm, li
     owners = Counter(id(p) for module in network.modules() for p in module.parameters(recurse=False))
     for norm, x in watch.inputs.items():
         maker = watch.makers.get(id(x))
-        if maker is None or not isinstance(norm, BatchNorm) or not _knows_statistics(norm):
+        if maker is None or not isinstance(norm, BatchNorm) or not knows_statistics(norm):
             continue
         layers = [chain[-1] for chain in block_layers(maker)] if isinstance(maker, Sum) else [maker]
         run_once = all(watch.calls[module] == 1 for module in (norm, maker, *layers))
@@ -152,7 +152,8 @@ def _foldable(watch: _Watch, network: nn.Module) -> Iterator[tuple[BatchNorm, li
             yield norm, layers
 
 
-def _knows_statistics(norm: BatchNorm) -> bool:
+def knows_statistics(norm: BatchNorm) -> bool:
+    """Tells whether a batch norm computes, in eval mode, what `scale_and_shift` says."""
     plain = type(norm).forward is nn.BatchNorm2d.forward or _has_activation(norm)
     return plain and norm.running_mean is not None
 
@@ -182,7 +183,7 @@ def _probed(norm: BatchNorm, layer: nn.Module, like: Tensor) -> bool:
     Convolutions that pad in ways of their own pass, those that change their weights first do not.
     """
     x = torch.randn(like.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(like)
-    scale, shift = _scale_and_shift(norm)
+    scale, shift = scale_and_shift(norm)
     expected = layer(x) * scale.to(x)[:, None, None] + shift.to(x)[:, None, None]
     trial = copy.deepcopy(layer)
     _scale_(trial, scale)
@@ -194,7 +195,7 @@ def _probed(norm: BatchNorm, layer: nn.Module, like: Tensor) -> bool:
 # The algebra
 
 
-def _scale_and_shift(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+def scale_and_shift(norm: BatchNorm) -> tuple[Tensor, Tensor]:
     """Returns a and b of y = a x + b, per channel, in float64."""
     mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
     scale = (variance.double() + norm.eps).rsqrt()
