@@ -10,7 +10,7 @@ BYTES_PER_WEIGHT = 4
 
 def out_size(op: Op, in_size: Size) -> Size:
     """Returns the height and width of the operator's output map."""
-    if op.kind == "linear":
+    if op.kind != "conv2d":
         return in_size
     return _conv_extent(op, in_size, 0), _conv_extent(op, in_size, 1)
 
@@ -22,6 +22,8 @@ def _conv_extent(op: Op, in_size: Size, axis: int) -> int:
 
 def op_params(op: Op) -> int:
     """Returns the number of weights, bias included."""
+    if op.kind not in ("conv2d", "linear"):
+        return 0
     kernel = op.kernel[0] * op.kernel[1]
     return op.outputs * (op.inputs // op.groups) * kernel + (op.outputs if op.bias else 0)
 
@@ -29,6 +31,10 @@ def op_params(op: Op) -> int:
 def op_macs(op: Op, in_size: Size) -> int:
     """Returns the multiply-accumulates on one input of that size; the bias is not counted."""
     height, width = out_size(op, in_size)
+    if op.kind == "attention":  # every token with every other, for the scores and for their values
+        return 2 * (height * width) ** 2 * op.outputs
+    if op.kind == "gelu":
+        return 0
     return height * width * (op_params(op) - (op.outputs if op.bias else 0))
 
 

@@ -25,9 +25,14 @@ class Record(BaseModel):
 
 
 class Op(Record):
-    """One operator as a device executes it: shapes and attributes, no weights."""
+    """One operator as a device executes it: shapes and attributes, no weights.
 
-    kind: Literal["conv2d", "linear"]
+    Plans consist of `conv2d` and `linear`. What stands between the linear layers of a transformer has kinds
+    of its own, in latency tables only: `gelu`, and `attention`, which reads queries, keys and values side by
+    side (`inputs` is three times `outputs`) and has as many `groups` as heads.
+    """
+
+    kind: Literal["conv2d", "linear", "gelu", "attention"]
     inputs: int = Field(ge=1)
     outputs: int = Field(ge=1)
     kernel: tuple[AtLeast1, AtLeast1] = (1, 1)
@@ -41,6 +46,13 @@ class Op(Record):
     def _groups_divide_channels(self) -> Op:
         if self.inputs % self.groups or self.outputs % self.groups:
             raise ValueError(f"{self.groups} groups do not divide {self.inputs} and {self.outputs} channels")
+        return self
+
+    @model_validator(mode="after")
+    def _channels_fit_kind(self) -> Op:
+        times = {"gelu": 1, "attention": 3}.get(self.kind)
+        if times is not None and self.inputs != times * self.outputs:
+            raise ValueError(f"{self.kind} does not make {self.outputs} channels of {self.inputs}")
         return self
 
 

@@ -69,9 +69,15 @@ def _pair(values: tuple[int, ...]) -> Size:
 
 
 def module_of(op: Op) -> nn.Module:
-    """Builds the layer an operator describes, with random weights."""
+    """Builds the layer an operator describes, with random weights.
+
+    Raises:
+        UnsupportedLayer: it is neither a convolution nor a linear layer.
+    """
     if op.kind == "linear":
         return nn.Linear(op.inputs, op.outputs, bias=op.bias)
+    if op.kind != "conv2d":
+        raise UnsupportedLayer(f"{op.kind} cannot be built; blocks of plans have conv2d and linear only")
     return nn.Conv2d(
         op.inputs,
         op.outputs,
