@@ -65,6 +65,14 @@ class Nodes:
         self.constants.append(onnx().numpy_helper.from_array(values, name))
         return name
 
+    def number(self, value: float) -> str:
+        """Adds a constant of one number."""
+        if not self.int8:
+            return self.constant(np.array(value, np.float32))
+        whole, scale, zero = np.array(127, np.int8), np.array(value / 127, np.float32), np.array(0, np.int8)
+        names = [self.constant(whole), self.constant(scale), self.constant(zero)]
+        return self._append("DequantizeLinear", names, [f"{names[0]}_read"])
+
     def weights(self, shape: Sequence[int], *, axis: int, bias: bool) -> list[str]:
         """Adds random weights, a channel each along `axis`, and a bias where one is asked for."""
         spread = float(np.prod(shape) / shape[axis]) ** -0.5

@@ -9,7 +9,11 @@ import numpy as np
 
 from edgecompress.core.costs import out_size
 from edgecompress.core.types import Block, Op, Size
+from edgecompress.latency.tflite_attention import write_attention
 from edgecompress.latency.tflite_graph import Graph
+
+WEIGHTED = ("conv2d", "linear")
+"""Kinds of operators between which no bias stands: it would be part of the last one's."""
 
 SAME, VALID = 0, 1
 """How a convolution pads, as the format numbers it."""
@@ -74,19 +78,27 @@ class _Chain:
         current, size = source, in_size
         for position, op in enumerate(ops):
             last = position == len(ops) - 1
-            current = self._op(op, current, size, end if last else End(), bias=self.biased and last)
+            bias = self.biased if last else ops[position + 1].kind not in WEIGHTED
+            current = self._op(op, current, size, end if last else End(), bias=bias)
             size = out_size(op, size)
         return current
 
     def _op(self, op: Op, source: int, size: Size, end: End, *, bias: bool) -> int:
         if op.kind == "linear":
-            return self._linear(op, source, end, bias=op.bias or bias)
+            return self._linear(op, source, end, bias=bias)
+        if op.kind == "gelu":
+            return self.graph.operator("GELU", [source], self._output(end, source))
+        if op.kind == "attention":
+            return write_attention(self.graph, op, source, end.output)
         if any(op.padding) and not _is_same(op, size):
             (top, left), graph = op.padding, self.graph
             source = write_pad(graph, source, (top, top), (left, left))
             size = (size[0] + 2 * top, size[1] + 2 * left)
             op = op.model_copy(update={"padding": (0, 0)})
         return self._conv(op, source, size, end)
+
+    def _output(self, end: End, like: int) -> int:
+        return self.graph.activation(self.graph.shape(like), like) if end.output is None else end.output
 
     def _conv(self, op: Op, source: int, size: Size, end: End) -> int:
         """Adds a convolution; one group per input channel is an operator of its own."""

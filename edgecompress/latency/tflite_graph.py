@@ -64,10 +64,17 @@ class Graph:
         """Tells whether a tensor holds int8."""
         return bool(self.main.tensors[tensor].type == INT8)
 
-    def activation(self, shape: Sequence[int], like: int, name: str = "") -> int:
+    def activation(self, shape: Sequence[int], like: int) -> int:
         """Adds a tensor that is computed, of the type and scale of another."""
-        index = self._tensor(shape, self.main.tensors[like].type, name)
+        index = self._tensor(shape, self.main.tensors[like].type)
         self.main.tensors[index].quantization = self.main.tensors[like].quantization
+        return index
+
+    def share(self, shape: Sequence[int], like: int) -> int:
+        """Adds a tensor of values between 0 and 1, of the type of another."""
+        index = self.activation(shape, like)
+        if self.is_int8(like):  # the one scale kernels of softmax write
+            self._quantise(index, np.array([1 / 256], np.float32), zero=-128)
         return index
 
     def entrance(self, shape: Sequence[int], *, int8: bool) -> int:
@@ -86,9 +93,9 @@ class Graph:
         self.main.tensors[index].buffer = len(self.model.buffers) - 1
         return index
 
-    def like(self, value: float, tensor: int) -> int:
+    def number(self, value: float, like: int) -> int:
         """Adds a constant of one number in the type of a tensor."""
-        if not self.is_int8(tensor):
+        if not self.is_int8(like):
             return self.constant(np.array(value, np.float32))
         index = self.constant(np.array(127, np.int8))
         self._quantise(index, np.array([value / 127], np.float32))
@@ -118,11 +125,11 @@ class Graph:
         self._quantise(shift, np.full(shape[axis], scale * self._scale(source), np.float32))
         return filters, shift
 
-    def operator(self, name: str, inputs: Iterable[int], output: int, **options: object) -> int:
-        """Adds an operator by its name in the format, such as `CONV_2D`, and returns its output."""
+    def operator(self, name: str, inputs: Iterable[int], output: int, *others: int, **options: object) -> int:
+        """Adds an operator by its name in the format, such as `CONV_2D`, and returns its first output."""
         operator = self.schema.OperatorT()
         operator.opcodeIndex = self._code(getattr(self.schema.BuiltinOperator, name))
-        operator.inputs, operator.outputs = list(inputs), [output]
+        operator.inputs, operator.outputs = list(inputs), [output, *others]
         kind = _OPTIONS[name]
         operator.builtinOptionsType = getattr(self.schema.BuiltinOptions, kind)
         operator.builtinOptions = getattr(self.schema, f"{kind}T")()
@@ -151,9 +158,9 @@ class Graph:
         self.main.tensors.append(tensor)
         return len(self.main.tensors) - 1
 
-    def _quantise(self, tensor: int, scale: NDArray[np.float32], axis: int = 0) -> None:
+    def _quantise(self, tensor: int, scale: NDArray[np.float32], axis: int = 0, zero: int = 0) -> None:
         quantization = self.schema.QuantizationParametersT()
-        quantization.scale, quantization.zeroPoint = scale, np.zeros(len(scale), np.int64)
+        quantization.scale, quantization.zeroPoint = scale, np.full(len(scale), zero, np.int64)
         quantization.quantizedDimension = axis
         self.main.tensors[tensor].quantization = quantization
 
@@ -177,6 +184,13 @@ _OPTIONS = {
     "FULLY_CONNECTED": "FullyConnectedOptions",
     "PAD": "PadOptions",
     "ADD": "AddOptions",
+    "MUL": "MulOptions",
+    "GELU": "GeluOptions",
+    "SPLIT": "SplitOptions",
+    "RESHAPE": "ReshapeOptions",
+    "TRANSPOSE": "TransposeOptions",
+    "BATCH_MATMUL": "BatchMatMulOptions",
+    "SOFTMAX": "SoftmaxOptions",
 }
 """Which record holds an operator's options."""
 

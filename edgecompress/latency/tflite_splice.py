@@ -19,6 +19,7 @@ from edgecompress.latency.tflite_chain import (
     ONNX2TF,
     SAME,
     VALID,
+    WEIGHTED,
     End,
     Style,
     write_block_ops,
@@ -138,8 +139,11 @@ def _write(graph: Graph, place: _Place, layer: Layer, block: Block, style: Style
 
 def _with_kind(block: Block, kind: str) -> Block:
     """Returns a block with 1 x 1 convolutions as linear layers, or the other way round."""
-    branches = [[op.model_copy(update={"kind": kind}) for op in ops] for ops in block.branches]
-    return Block.model_validate({"branches": [[op.model_dump() for op in ops] for ops in branches]})
+    branches = [
+        tuple(op.model_copy(update={"kind": kind}) if op.kind in WEIGHTED else op for op in ops)
+        for ops in block.branches
+    ]
+    return Block(branches=tuple(branches))
 
 
 def _padded_source(graph: Graph, place: _Place, layer: Layer) -> tuple[int, Size]:
