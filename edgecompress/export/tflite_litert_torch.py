@@ -15,6 +15,7 @@ from edgecompress.errors import ConfigError, ExportError
 from edgecompress.export.contract import Converter, Shape, check_exportable, package, reason
 from edgecompress.export.failing_layer import layer_calling, layer_running
 from edgecompress.export.tflite_signature import sign
+from edgecompress.nets.large_depthwise import split_large_depthwise_
 from edgecompress.nets.plain_layers import write_batch_norms_plainly_
 
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
@@ -41,6 +42,7 @@ def convert(model: nn.Module, input_shape: Shape, path: Path, any_batch: bool = 
     image = torch.zeros(1, height, width, channels)
     model = copy.deepcopy(model)
     write_batch_norms_plainly_(model)
+    split_large_depthwise_(model)
     with tempfile.TemporaryDirectory() as directory:
         written = Path(directory) / "model.tflite"
         try:
