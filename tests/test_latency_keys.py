@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
+from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from edgecompress.core.latency_table import LatencyTable, TableEntry, table_hash
+from edgecompress.core.latency_table import LatencyTable, TableEntry, make_table
 from edgecompress.core.measurement import Conditions
 from edgecompress.core.types import Block, Layer, Op
 from edgecompress.devices.litert_graph import count_operators, operators_outside_delegate
@@ -20,8 +21,9 @@ from edgecompress.errors import ArtefactError, ConfigError
 from edgecompress.export.tflite_format import run
 from edgecompress.latency.journal import Heading, Journal
 from edgecompress.latency.keys import block_key, curve_key
-from edgecompress.latency.lookup import fit_curve, make_lookup
+from edgecompress.latency.lookup import make_lookup
 from edgecompress.latency.sampling import TOLERANCE, next_widths
+from edgecompress.latency.staircase import by_kind, fit_curve
 from edgecompress.latency.tflite_blocks import write_block
 from edgecompress.methods.branches import METHOD as BRANCHES
 from edgecompress.methods.lowrank import METHOD as LOWRANK
@@ -54,22 +56,23 @@ def pair(width: int, channels: int = 16) -> Block:
 
 
 def entry(block: Block, ms: float) -> TableEntry:
-    return TableEntry(block=block, in_size=(8, 8), median_ms=ms, interval_ms=None, runs=1)
+    return TableEntry(key=block_key(block, (8, 8)), median_ms=ms, interval_ms=None, runs=1)
 
 
-def table(*entries: TableEntry, **changes) -> LatencyTable:
-    fields = {
-        "name": "made-up",
-        "soc": None,
-        "conditions": CONDITIONS,
-        "format": "tflite",
-        "dtype": "float32",
-        "created": datetime(2026, 1, 1, tzinfo=UTC),
-        "tool_version": "0",
-        "entries": entries,
-        "sha256": table_hash(entries, None),
-    }
-    return LatencyTable.model_validate(fields | changes)
+def table(*entries: TableEntry) -> LatencyTable:
+    return make_table(
+        device="made-up",
+        soc=None,
+        conditions=CONDITIONS,
+        format="tflite",
+        dtype="float32",
+        reference_ms=1.0,
+        created=datetime(2026, 1, 1, tzinfo=UTC),
+        entries=entries,
+    )
+
+
+HEADING = Heading(device="made-up", conditions=CONDITIONS, format="tflite", dtype="float32", reference_ms=1.0)
 
 
 # Keys
@@ -126,86 +129,132 @@ def test_linear_blocks_take_tokens(tmp_path):
 # Look-up
 
 
+KNOWN = (entry(pair(8), 1.0), entry(pair(24), 3.0))
+
+
 def test_what_was_measured_is_found_and_what_lies_between_is_interpolated():
-    lookup = make_lookup(table(entry(pair(4), 1.0), entry(pair(12), 3.0)))
-    assert lookup.ms(pair(4), (8, 8)) == pytest.approx(1.0)
-    assert lookup.ms(pair(8), (8, 8)) == pytest.approx(2.0)
+    lookup = make_lookup(table(*KNOWN))
+    assert lookup.ms(pair(8), (8, 8)) == pytest.approx(1.0)
+    assert lookup.ms(pair(16), (8, 8)) == pytest.approx(2.0)
 
 
 def test_what_is_not_covered_is_an_error_that_names_the_command():
-    lookup = make_lookup(table(entry(pair(4), 1.0), entry(pair(12), 3.0)))
-    for missing, size in ((pair(2), (8, 8)), (pair(13), (8, 8)), (pair(4), (4, 4)), (pair(4, 8), (8, 8))):
+    lookup = make_lookup(table(*KNOWN))
+    for missing, size in ((pair(2), (8, 8)), (pair(9), (8, 8)), (pair(8), (4, 4)), (pair(8, 8), (8, 8))):
         with pytest.raises(ConfigError, match="edgecompress latency build"):
             lookup.ms(missing, size)
 
 
-def test_two_branches_cost_the_sum_unless_they_were_measured():
-    both = Block(branches=pair(4).branches + pair(12).branches)
-    known = (entry(pair(4), 1.0), entry(pair(12), 3.0))
-    assert make_lookup(table(*known)).ms(both, (8, 8)) == pytest.approx(4.0)
-    assert make_lookup(table(*known, entry(both, 4.5))).ms(both, (8, 8)) == 4.5
+def test_a_curve_is_drawn_on_where_it_was_left_as_slower_than_its_layer():
+    assert make_lookup(table(*KNOWN)).ms(pair(32), (8, 8)) == pytest.approx(4.0)
+    assert make_lookup(table(entry(pair(4), 1.0))).ms(pair(16), (8, 8)) == pytest.approx(1.0)
+
+
+def fork(first: int, second: int) -> Block:
+    return Block(branches=pair(first).branches + pair(second).branches)
+
+
+def test_two_branches_cost_both_and_what_joining_took_where_it_was_measured():
+    with pytest.raises(ConfigError, match="has no entry"):
+        make_lookup(table(*KNOWN)).ms(fork(8, 24), (8, 8))
+    lookup = make_lookup(table(*KNOWN, entry(fork(8, 24), 4.5)))
+    assert lookup.ms(fork(8, 24), (8, 8)) == 4.5
+    assert lookup.ms(fork(16, 16), (8, 8)) == pytest.approx(2.0 + 2.0 + 0.5)
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0.1, 10)), min_size=1, max_size=12))
 @settings(deadline=None)
-def test_a_wider_pair_is_never_faster(points):
-    unique = list(dict(points).items())
-    curve = fit_curve(unique)
-    assert (np.diff(curve.ms) >= 0).all()
-    assert curve.at(min(w for w, _ in unique) - 1) is None
+def test_a_wider_pair_of_the_same_kind_is_never_faster(points):
+    curve = fit_curve(dict(points))
+    for kind in by_kind(sorted(dict(points)), 1):
+        measured = [curve.at(width) for width in kind]
+        assert all(one > 0 for one in measured)
+        assert all(two >= one - 1e-9 for one, two in pairwise(measured))
+    assert curve.at(min(dict(points)) - 1) is None
+
+
+def test_eight_channels_may_be_faster_than_seven():
+    curve = fit_curve({1: 1.0, 7: 3.0, 8: 2.0, 9: 3.0, 15: 3.5, 16: 3.6})
+    assert curve.at(7) == pytest.approx(3.0) and curve.at(8) == pytest.approx(2.0)
 
 
 # Sampling
 
 
-def sampled(widths, truth):
+def sampled(widths, truth, limit_ms=math.inf):
     measured = {}
-    while wanted := next_widths(widths, measured):
+    while wanted := next_widths(widths, measured, limit_ms=limit_ms):
         assert not set(wanted) & set(measured), "a width is asked for twice"
         measured |= {width: truth(width) for width in wanted}
     return measured
 
 
-def test_a_straight_curve_needs_three_widths():
-    assert len(sampled(range(1, 200), lambda w: 1 + 0.1 * w)) == 3
+def test_a_straight_curve_needs_three_widths_of_each_kind():
+    assert len(sampled(range(1, 200), lambda w: 1 + 0.1 * w)) <= 9
 
 
 def test_a_step_is_found_with_few_widths():
     widths = list(range(1, 129))
     truth = lambda w: 1.0 if w <= 70 else 2.0  # noqa: E731
     measured = sampled(widths, truth)
-    assert len(measured) < 20
-    curve = fit_curve(list(measured.items()))
+    assert len(measured) < 32
+    curve = fit_curve(measured)
     wrong = [w for w in widths if abs(curve.at(w) / truth(w) - 1) > TOLERANCE]
-    assert len(wrong) <= 1
+    assert len(wrong) <= 4
 
 
 def test_a_constant_curve_ends_at_once():
-    assert len(sampled(range(1, 100), lambda w: 1.0)) == 3
+    assert len(sampled(range(1, 100), lambda w: 1.0)) <= 9
+
+
+@pytest.mark.parametrize("tile", [8, 16, 32])
+def test_stairs_are_known_everywhere_from_few_widths(tile):
+    widths = list(range(1, 257))
+    truth = lambda w: 0.3 + 0.02 * w + 0.05 * tile * -(-w // tile) + (0.4 if w % 8 else 0.0)  # noqa: E731
+    measured = sampled(widths, truth)
+    curve = fit_curve(measured)
+    errors = [abs(curve.at(w) / truth(w) - 1) for w in widths]
+    assert len(measured) < 40
+    assert sum(errors) / len(errors) < TOLERANCE
+
+
+def test_a_curve_that_starts_slower_than_its_layer_is_left_at_once():
+    assert len(sampled(range(1, 100), lambda w: 5.0 + w, limit_ms=4.0)) == 1
+
+
+def test_widths_beyond_the_time_of_the_layer_are_not_measured():
+    widths = list(range(1, 257))
+    truth = lambda w: 1.0 + 0.25 * ((w + 7) // 8)  # noqa: E731
+    measured = sampled(widths, truth, limit_ms=3.0)
+    useful = [w for w in widths if truth(w) < 3.0]
+    assert sum(ms > 3.0 for ms in measured.values()) <= 4
+    curve = fit_curve(measured)
+    errors = [abs(curve.at(w) / truth(w) - 1) for w in useful]
+    assert sum(errors) / len(errors) < 2 * TOLERANCE
+    assert len(measured) < len(widths) // 4
 
 
 # Journal and table
 
 
 def test_a_journal_is_read_back_and_a_torn_line_is_forgotten(tmp_path):
-    path, heading = tmp_path / "j.jsonl", Heading(conditions=CONDITIONS, format="tflite", dtype="float32")
-    journal = Journal(path, heading)
+    path = tmp_path / "j.jsonl"
+    journal = Journal(path, HEADING)
     journal.add(entry(pair(4), 1.0))
     journal.add(entry(pair(8), 2.0))
     for cut in range(1, 30):
         torn = tmp_path / f"torn{cut}.jsonl"
         torn.write_bytes(path.read_bytes()[:-cut])
-        again = Journal(torn, heading)
+        again = Journal(torn, HEADING)
         assert [one.median_ms for one in again.entries.values()] == [1.0]
         again.add(entry(pair(8), 2.0))
         assert torn.read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("change", [{"dtype": "int8"}, {"conditions": {"threads": 2}}])
+@pytest.mark.parametrize("change", [{"dtype": "int8"}, {"device": "other"}, {"conditions": {"threads": 2}}])
 def test_a_journal_of_other_conditions_is_refused(tmp_path, change):
-    heading = Heading(conditions=CONDITIONS, format="tflite", dtype="float32")
-    Journal(tmp_path / "j.jsonl", heading)
-    fields = heading.model_dump() | {k: v for k, v in change.items() if k != "conditions"}
+    Journal(tmp_path / "j.jsonl", HEADING)
+    fields = HEADING.model_dump() | {k: v for k, v in change.items() if k != "conditions"}
     fields["conditions"] |= change.get("conditions", {})
     with pytest.raises(ConfigError):
         Journal(tmp_path / "j.jsonl", Heading.model_validate(fields))
@@ -214,12 +263,13 @@ def test_a_journal_of_other_conditions_is_refused(tmp_path, change):
 def test_a_foreign_file_is_no_journal(tmp_path):
     (tmp_path / "j.jsonl").write_text("hello\n")
     with pytest.raises(ArtefactError, match="not a journal"):
-        Journal(tmp_path / "j.jsonl", Heading(conditions=CONDITIONS, format="tflite", dtype="float32"))
+        Journal(tmp_path / "j.jsonl", HEADING)
 
 
 def test_an_edited_table_is_noticed():
     good = table(entry(pair(4), 1.0))
     edited = good.model_dump_json().replace('"median_ms":1.0', '"median_ms":0.5')
+    assert edited != good.model_dump_json()
     with pytest.raises(ValidationError, match="edited or damaged"):
         LatencyTable.model_validate_json(edited)
     for bad in ("0.0", "-1.0", "NaN"):

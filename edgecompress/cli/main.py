@@ -11,6 +11,7 @@ from edgecompress.cli.bench import bench
 from edgecompress.cli.compress import compress, quickstart
 from edgecompress.cli.device import app as device
 from edgecompress.cli.export import export
+from edgecompress.cli.latency import app as latency
 from edgecompress.cli.look import doctor, inspect, list_
 
 app = typer.Typer(
@@ -22,7 +23,7 @@ app = typer.Typer(
     context_settings={
         "help_option_names": ["-h", "--help"],
         # a --help that was not typed is then no longer parsed with pydantic, which takes long to import
-        "default_map": {"help": False, "device": {"help": False}},
+        "default_map": {"help": False, "device": {"help": False}, "latency": {"help": False}},
     },
 )
 app.command("quickstart")(quickstart)
@@ -30,6 +31,7 @@ app.command("inspect")(inspect)
 app.command("compress")(compress)
 app.command("export")(export)
 app.command("bench")(bench)
+app.add_typer(latency, name="latency")
 app.add_typer(device, name="device")
 app.command("list")(list_)
 app.command("doctor")(doctor)

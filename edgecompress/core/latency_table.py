@@ -3,62 +3,90 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
 
 from pydantic import AwareDatetime, Field, FiniteFloat, model_validator
 
+from edgecompress import __version__
 from edgecompress.core.measurement import Conditions, Interval, Provenance
-from edgecompress.core.types import Block, Record, Size
+from edgecompress.core.types import Record
+
+TableFormat = Literal["tflite", "onnx"]
+TableDtype = Literal["float32", "int8"]
 
 
 class TableEntry(Record):
     """A block that was measured by itself."""
 
-    block: Block
-    in_size: Size
+    key: str
+    """What was run, as `conv 64>16 1x3 p0x1 @32x32 > conv 16>64 3x1 p1x0`; see `latency/keys.py`."""
     median_ms: FiniteFloat = Field(gt=0)
     interval_ms: Interval | None
     """None where the figure is exact, as emulated counts are."""
     runs: int = Field(ge=1)
 
 
-class Residual(Record):
-    """A whole network that was measured, and what the table says of it."""
+class PlanTiming(Record):
+    """A whole network under one plan: what its blocks come to, and what it took."""
 
-    network: str
-    predicted_ms: FiniteFloat = Field(gt=0)
+    plan: str
+    """`dense`, or how the plan was drawn."""
+    blocks_ms: FiniteFloat = Field(ge=0)
+    """Sum over its blocks, each by itself."""
+    weight_megabytes: FiniteFloat = Field(ge=0)
+    """Of its blocks."""
     measured_ms: FiniteFloat = Field(gt=0)
+    predicted_ms: FiniteFloat = Field(gt=0)
     fitted: bool
     """Whether it was used to fit the calibration; others are the honest test."""
 
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, as a share of what was measured."""
+        return self.predicted_ms / self.measured_ms - 1
+
 
 class Calibration(Record):
-    """What the sum of blocks misses: `scale * sum + per_block_ms * blocks + constant_ms + rest_ms`.
+    """How the blocks of a network become its milliseconds.
 
-    `rest_ms`, what a network spends outside of the blocks that are searched, belongs to the network.
+    `scale * blocks_ms + per_megabyte_ms * weight_megabytes + rest_ms`: in a network weights are no longer
+    in the cache from the run before, and `rest_ms` are all operators that are not searched.
     """
 
+    network: str
+    """Its source, as `zoo:resnet20`."""
+    input_shape: tuple[int, int, int]
     scale: FiniteFloat = Field(gt=0)
-    per_block_ms: FiniteFloat = 0.0
-    constant_ms: FiniteFloat = 0.0
-    residuals: tuple[Residual, ...] = ()
+    per_megabyte_ms: FiniteFloat
+    rest_ms: FiniteFloat
+    timings: tuple[PlanTiming, ...] = Field(min_length=1)
+
+    def predict_ms(self, blocks_ms: float, weight_megabytes: float) -> float:
+        """Returns the milliseconds of the network with these blocks."""
+        return self.scale * blocks_ms + self.per_megabyte_ms * weight_megabytes + self.rest_ms
 
 
 class LatencyTable(Record):
     """Everything a search may ask about a device."""
 
     schema_version: Literal[1] = 1
-    name: str
+    device: str
+    """The name it was asked for by, as `pixel4`."""
     soc: str | None
     conditions: Conditions
-    format: Literal["tflite", "onnx"]
-    dtype: Literal["float32", "int8"]
+    format: TableFormat
+    dtype: TableDtype
+    reference_ms: FiniteFloat | None = Field(gt=0)
+    """Of the block all others are compared with while measuring, which cancels drift; None: exact."""
     created: AwareDatetime
     tool_version: str
     entries: tuple[TableEntry, ...]
-    calibration: Calibration | None = None
+    calibrations: tuple[Calibration, ...] = ()
+    notes: tuple[str, ...] = ()
     sha256: str
-    """Of the entries and the calibration, so that an edited or half-written table is noticed."""
+    """Of everything but `created`, so that an edited or half-written table is noticed."""
 
     @property
     def provenance(self) -> Provenance:
@@ -67,16 +95,43 @@ class LatencyTable(Record):
 
     @model_validator(mode="after")
     def _untouched(self) -> LatencyTable:
-        if self.sha256 != table_hash(self.entries, self.calibration):
-            raise ValueError("the hash does not fit the entries; the table was edited or damaged")
+        if self.sha256 != table_hash(self):
+            raise ValueError("the hash does not fit the content; the table was edited or damaged")
         return self
 
 
-def table_hash(entries: tuple[TableEntry, ...], calibration: Calibration | None) -> str:
+def table_hash(table: LatencyTable) -> str:
     """Returns what `LatencyTable.sha256` must be."""
-    digest = hashlib.sha256()
-    for entry in entries:
-        digest.update(entry.model_dump_json().encode())
-    if calibration is not None:
-        digest.update(calibration.model_dump_json().encode())
-    return digest.hexdigest()
+    content = table.model_dump_json(exclude={"sha256", "created"})
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def make_table(
+    *,
+    device: str,
+    soc: str | None,
+    conditions: Conditions,
+    format: TableFormat,
+    dtype: TableDtype,
+    reference_ms: float | None,
+    created: datetime,
+    entries: Sequence[TableEntry],
+    calibrations: Sequence[Calibration] = (),
+    notes: Sequence[str] = (),
+) -> LatencyTable:
+    """Returns a table with its hash; entries and calibrations are sorted, so equal tables are equal files."""
+    fields: dict[str, Any] = {
+        "device": device,
+        "soc": soc,
+        "conditions": conditions,
+        "format": format,
+        "dtype": dtype,
+        "reference_ms": reference_ms,
+        "created": created,
+        "tool_version": __version__,
+        "entries": tuple(sorted(entries, key=lambda one: one.key)),
+        "calibrations": tuple(sorted(calibrations, key=lambda one: (one.network, one.input_shape))),
+        "notes": tuple(notes),
+    }
+    unsigned = LatencyTable.model_construct(**fields, sha256="")
+    return LatencyTable.model_validate(fields | {"sha256": table_hash(unsigned)})

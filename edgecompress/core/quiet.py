@@ -8,8 +8,11 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -17,10 +20,10 @@ def quiet() -> Iterator[Callable[[], str]]:
     """Catches all that is written to standard output and error; yields a function that returns it.
 
     Works on the process's file descriptors, below Python: libraries written in C++ log there.
-    Warnings and logging are silenced too. Not for use in two threads at once; what was caught is
-    gone at the end.
+    Warnings and logging are silenced too. A second thread waits until the first is done, as descriptors
+    belong to the process. What was caught is gone at the end.
     """
-    with _without_logging(), warnings.catch_warnings(), tempfile.TemporaryFile() as caught:
+    with _ONE_AT_A_TIME, _without_logging(), warnings.catch_warnings(), tempfile.TemporaryFile() as caught:
         warnings.simplefilter("ignore")
         with _redirected(caught.fileno()):
             yield lambda: _said(caught.fileno())

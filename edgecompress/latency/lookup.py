@@ -1,40 +1,27 @@
 """Milliseconds of any block of a search space, from the blocks that were measured.
 
-Along a curve, pairs of layers that differ only in the width between them, times are made monotone (a wider
-pair is never faster; isotonic regression) and interpolated linearly. Two branches take the sum of both and of
-adding their outputs. What no measurement covers is an error that names the command to add it, never 0.
+Blocks that differ only in one width lie on a curve (`staircase.py`). It ends at its widest block, or where it
+is no longer faster than the layer it replaces; beyond that it is drawn on. Two branches take the sum of both
+and of joining them. What no measurement covers is an error that names the command to add it, never 0.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
-
-from edgecompress.core.latency_table import LatencyTable
+from edgecompress.core.costs import chain_out_size
+from edgecompress.core.latency_table import LatencyTable, TableEntry
 from edgecompress.core.types import Block, Op, Size
 from edgecompress.errors import ConfigError
-from edgecompress.latency.keys import block_key, curve_key
+from edgecompress.latency.keys import block_key, curve_key, curve_width
+from edgecompress.latency.parsing import parse_block
+from edgecompress.latency.staircase import Curve, fit_curve, tile_unit
 
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Times of one curve: widths ascending, milliseconds not descending."""
-
-    widths: Array
-    ms: Array
-
-    def at(self, width: int) -> float | None:
-        """Returns the time of one width; None outside of what was measured."""
-        if not self.widths[0] <= width <= self.widths[-1]:
-            return None
-        return float(np.interp(width, self.widths, self.ms))
+Join = tuple[int, Size]
+"""Channels and size of the maps that two branches add."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +31,8 @@ class Lookup:
     name: str
     exact: Mapping[str, float]
     curves: Mapping[str, Curve]
+    joins: Mapping[Join, float]
+    """What two branches take beyond the sum of both; below zero where starting a block takes long."""
 
     def ms(self, block: Block, in_size: Size) -> float:
         """Returns the milliseconds of a block by itself.
@@ -53,39 +42,63 @@ class Lookup:
         """
         if len(block.branches) == 1:
             return self._chain_ms(block.branches[0], in_size)
-        measured = self.exact.get(block_key(block, in_size))
-        if measured is not None:
-            return measured
-        return sum(self._chain_ms(ops, in_size) for ops in block.branches)
+        key = block_key(block, in_size)
+        if key in self.exact:
+            return self.exact[key]
+        join = self.joins.get(_join(block, in_size))
+        if join is None:
+            raise self._lacks(key)
+        chains = [self._chain_ms(ops, in_size) for ops in block.branches]
+        return max(sum(chains) + (len(chains) - 1) * join, max(chains))
 
     def _chain_ms(self, ops: tuple[Op, ...], in_size: Size) -> float:
         curve = self.curves.get(curve_key(ops, in_size) or "")
-        found = None if curve is None else curve.at(ops[0].outputs)
+        found = None if curve is None else curve.at(curve_width(ops))
         key = block_key(Block(branches=(ops,)), in_size)
         found = self.exact.get(key) if found is None else found
         if found is None:
-            raise ConfigError(
-                f"latency table {self.name!r}: has no entry for {key!r}; add it with "
-                "`edgecompress latency build --device NAME --model MODEL -o TABLE`"
-            )
+            raise self._lacks(key)
         return found
 
-
-def make_lookup(table: LatencyTable) -> Lookup:
-    """Returns a table ready to be asked."""
-    points: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    exact = {}
-    for entry in table.entries:
-        exact[block_key(entry.block, entry.in_size)] = entry.median_ms
-        branches = entry.block.branches
-        curve = curve_key(branches[0], entry.in_size) if len(branches) == 1 else None
-        if curve is not None:
-            points[curve].append((branches[0][0].outputs, entry.median_ms))
-    return Lookup(table.name, exact, {key: fit_curve(values) for key, values in points.items()})
+    def _lacks(self, key: str) -> ConfigError:
+        return ConfigError(
+            f"latency table {self.name!r}: has no entry for {key!r}; add it with "
+            "`edgecompress latency build --device NAME --model MODEL -o TABLE`"
+        )
 
 
-def fit_curve(points: list[tuple[int, float]]) -> Curve:
-    """Returns the nearest curve that never falls, by relative error."""
-    widths, ms = (np.array(column, dtype=np.float64) for column in zip(*sorted(points), strict=True))
-    fitted = np.exp(isotonic_regression(np.log(ms)).x)
-    return Curve(widths, fitted)
+def make_lookup(table: LatencyTable, *, name: str | None = None) -> Lookup:
+    """Returns a table ready to be asked; `name` is what errors call it."""
+    return lookup_of(table.entries, name=name or table.device)
+
+
+def lookup_of(entries: Iterable[TableEntry], *, name: str) -> Lookup:
+    """Returns entries ready to be asked."""
+    points: dict[str, dict[int, float]] = defaultdict(dict)
+    units: dict[str, int] = {}
+    exact, forked = {}, []
+    for entry in entries:
+        exact[entry.key] = entry.median_ms
+        block, in_size = parse_block(entry.key)
+        curve = curve_key(block.branches[0], in_size)
+        if len(block.branches) > 1:
+            forked.append((block, in_size, entry.median_ms))
+        elif curve is not None:
+            points[curve][curve_width(block.branches[0])] = entry.median_ms
+            units[curve] = tile_unit(block.branches[0])
+    curves = {key: fit_curve(values, unit=units[key]) for key, values in points.items()}
+    return Lookup(name, exact, curves, _joins(forked, Lookup(name, exact, curves, {})))
+
+
+def _joins(forked: list[tuple[Block, Size, float]], chains: Lookup) -> dict[Join, float]:
+    """Returns the median of what measured forks take beyond their branches."""
+    found: dict[Join, list[float]] = defaultdict(list)
+    for block, in_size, ms in forked:
+        alone = [chains.ms(Block(branches=(ops,)), in_size) for ops in block.branches]
+        found[_join(block, in_size)].append((ms - sum(alone)) / (len(alone) - 1))
+    return {key: statistics.median(values) for key, values in found.items()}
+
+
+def _join(block: Block, in_size: Size) -> Join:
+    ops = block.branches[0]
+    return ops[-1].outputs, chain_out_size(ops, in_size)

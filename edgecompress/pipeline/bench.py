@@ -89,7 +89,7 @@ def bench(
         adb=adb,
     )
     shared = _Work(asked, drivers, options, found.files, {}, chosen, seed, profile)
-    chosen_serials = _serials(asked, serials, adb)
+    chosen_serials = device_serials(asked, serials, adb)
     work = [replace(shared, options=replace(options, serial=serial)) for serial in chosen_serials]
     work = work if against is None else _with_earlier(work, read_record(against, BenchResult), against)
     benches = at_once(_measured, work, names=[one.name for one in work], progress=progress)
@@ -142,7 +142,12 @@ def _check_writable(target: Path | None) -> None:
         raise ArtefactError(f"{target}: cannot be written: {error.strerror or error}") from None
 
 
-def _serials(device: Device, asked: Sequence[str], adb: str) -> list[str | None]:
+def device_serials(device: Device, asked: Sequence[str], adb: str) -> list[str | None]:
+    """Returns the phones that are meant; None for the one that is attached, or where serials mean nothing.
+
+    Raises:
+        ConfigError: serials are given for a device that has none.
+    """
     if not asked:
         return [None]
     if "adb" not in (*device.drivers, device.transport):

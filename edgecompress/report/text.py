@@ -9,6 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from edgecompress.core.device import Device
+from edgecompress.core.latency_results import (
+    BuildResult,
+    CheckResult,
+    Forecast,
+    TableDifference,
+    TableSummary,
+)
 from edgecompress.core.measurement import BenchResult
 from edgecompress.core.results import (
     CompressResult,
@@ -27,6 +34,13 @@ from edgecompress.devices.native.build import DevicePrepared
 from edgecompress.report.benches import bench_text
 from edgecompress.report.devices import device_text, prepared_text
 from edgecompress.report.exports import export_text, files_table
+from edgecompress.report.latency import (
+    build_text,
+    check_text,
+    difference_text,
+    forecast_text,
+    table_text,
+)
 from edgecompress.report.numbers import change, count, megabytes, shape, share
 from edgecompress.report.tables import add_row, lines, table, title
 
@@ -44,6 +58,16 @@ def render(result: Record) -> RenderableType:
             return export_text(result)
         case BenchResult():
             return bench_text(result)
+        case BuildResult():
+            return build_text(result)
+        case Forecast():
+            return forecast_text(result)
+        case TableSummary():
+            return table_text(result)
+        case CheckResult():
+            return check_text(result)
+        case TableDifference():
+            return difference_text(result)
         case Device():
             return Text(device_text(result))
         case DevicePrepared():

@@ -1,0 +1,228 @@
+"""The commands about latency tables: `latency build`, `show`, `check`, `merge` and `diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from edgecompress.cli import options as opt
+from edgecompress.cli.bench import parse_cores
+from edgecompress.cli.running import running
+from edgecompress.cli.running import show as show_result
+from edgecompress.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgecompress.core.types import Record
+
+app = typer.Typer(
+    help="Build and look at the latency table of a device.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="A file, or a table we ship, as pixel4.json.")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", "-m", metavar="MODEL", help="As for `compress`; give it once for each."),
+]
+DeviceName = Annotated[
+    str, typer.Option(metavar="local|adb|NAME", help="See `edgecompress list devices`, or a device file.")
+]
+Cores = Annotated[
+    str | None,
+    typer.Option(metavar="7|4-7|any", help="Cores to run on; the fastest by default, any for not pinned."),
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Threads of the runtime; 1 by default.")
+]
+Binary = Annotated[Path | None, typer.Option(metavar="FILE", help="Google's benchmark_model for the phone.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Of one call to the device.")
+]
+Adb = Annotated[str, typer.Option(metavar="PROGRAM", help="Reaches phones.")]
+
+
+@app.command("build")
+def build(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The table to write or add to.")
+    ],
+    model: Models = None,
+    device: DeviceName = "local",
+    format: Annotated[
+        str, typer.Option(metavar="tflite|onnx", help="Of the files that are measured.")
+    ] = "tflite",
+    int8: Annotated[bool, typer.Option("--int8", help="Measure blocks in int8; float32 by default.")] = False,
+    methods: Annotated[
+        str, typer.Option(metavar="NAMES", help="Whose candidates are measured, as lowrank,tucker2.")
+    ] = "lowrank,branches",
+    plans: Annotated[
+        int, typer.Option(min=3, metavar="N", help="Random plans per model that calibrate the sum of blocks.")
+    ] = 16,
+    input_size: opt.InputSize = None,
+    threads: Threads = None,
+    cores: Cores = None,
+    serial: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SERIAL|all", help="Phones to measure on at the same time; one table each."),
+    ] = None,
+    benchmark_binary: Binary = None,
+    timeout_s: Timeout = 300.0,
+    adb: Adb = "adb",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many measurements it takes, and how long.")
+    ] = False,
+    seed: opt.Seed = 0,
+    config: opt.Config = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Measure on your device what a search may ask for.
+
+    Every block that may replace a layer is run on the device by itself, and then
+    whole networks, so that the sum of blocks comes true. Stopped at any moment,
+    the same command goes on where it was; with other models it adds to the table.
+
+    \b
+    Examples:
+      edgecompress latency build -m zoo:resnet20 -o mine.json
+      edgecompress latency build -m zoo:resnet20 --device adb --benchmark-binary benchmark_model -o phone.json
+      edgecompress latency build -m zoo:resnet20 -m zoo:resnet18 --device emulated-a76 -o a76.json --dry-run
+    """
+    with running() as progress:
+        from edgecompress.devices.contract import Options
+        from edgecompress.pipeline.latency_build import Request, forecast
+        from edgecompress.pipeline.latency_build import build as run
+
+        request = Request(
+            models=tuple(model or ()),
+            output=output,
+            device=device,
+            format=_format(format),
+            dtype="int8" if int8 else "float32",
+            methods=opt.parse_names(methods),
+            input_size=opt.parse_size(input_size),
+            plans=plans,
+        )
+        options = Options(
+            threads=threads,
+            cores=parse_cores(cores),
+            benchmark_binary=benchmark_binary,
+            timeout_s=timeout_s,
+            adb=adb,
+        )
+        result: Record = (
+            forecast(request)
+            if dry_run
+            else run(request, options=options, serials=serial or (), seed=seed, progress=progress)
+        )
+    show_result(result, as_json=as_json)
+
+
+def _format(text: str) -> Literal["tflite", "onnx"]:
+    if text == "tflite":
+        return "tflite"
+    if text == "onnx":
+        return "onnx"
+    raise ConfigError(f"--format {text!r} is not known; known are: tflite, onnx")
+
+
+@app.command("show")
+def show(table: Table, as_json: opt.AsJson = False) -> None:
+    """Show what a table holds and how well it predicts.
+
+    \b
+    Examples:
+      edgecompress latency show pixel4.json
+      edgecompress latency show mine.json --json
+    """
+    with running():
+        from edgecompress.pipeline.latency_files import show as run
+
+        result = run(table)
+    show_result(result, as_json=as_json)
+
+
+@app.command("check")
+def check(
+    table: Table,
+    model: Models = None,
+    plans: Annotated[int, typer.Option(min=3, metavar="N", help="Random plans to measure.")] = 30,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write predicted against measured as an .html page.")
+    ] = None,
+    threads: Threads = None,
+    serial: Annotated[str | None, typer.Option(metavar="SERIAL", help="Which phone.")] = None,
+    benchmark_binary: Binary = None,
+    timeout_s: Timeout = 300.0,
+    adb: Adb = "adb",
+    seed: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Which random plans; none was used in a fit.")
+    ] = 1,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Measure plans the table has not seen, and say how far off it is.
+
+    \b
+    Examples:
+      edgecompress latency check mine.json -m zoo:resnet20
+      edgecompress latency check pixel4.json -m zoo:resnet20 --plot check.html
+    """
+    with running() as progress:
+        from edgecompress.pipeline.latency_check import check as run
+
+        result = run(
+            table,
+            model or (),
+            plans=plans,
+            threads=threads,
+            serial=serial,
+            benchmark_binary=benchmark_binary,
+            timeout_s=timeout_s,
+            adb=adb,
+            seed=seed,
+            progress=progress,
+        )
+        if plot is not None:
+            from edgecompress.core.store import write_text
+            from edgecompress.report.latency_plot import check_page
+
+            write_text(plot, check_page(result))
+    show_result(result, as_json=as_json)
+
+
+@app.command("merge")
+def merge(
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE...", help="Tables of one device; later ones win.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The table to write.")],
+    as_json: opt.AsJson = False,
+) -> None:
+    """Put tables of one device together.
+
+    \b
+    Examples:
+      edgecompress latency merge monday.json tuesday.json -o both.json
+    """
+    with running():
+        from edgecompress.pipeline.latency_files import merge as run
+
+        result = run(tables, output)
+    show_result(result, as_json=as_json)
+
+
+@app.command("diff")
+def diff(first: Table, second: Table, as_json: opt.AsJson = False) -> None:
+    """Compare two tables, of one device or of two, block by block.
+
+    \b
+    Examples:
+      edgecompress latency diff mine.json pixel4.json
+    """
+    with running():
+        from edgecompress.pipeline.latency_files import diff as run
+
+        result = run(first, second)
+    show_result(result, as_json=as_json)

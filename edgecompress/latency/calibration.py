@@ -1,0 +1,112 @@
+"""From the blocks of a network to its milliseconds, fitted on whole networks that were measured.
+
+Blocks run alone find their weights in the cache from the run before; in a network they do not. Operators
+that are not searched take time as well. Both are few numbers, so a dozen plans are enough. They are fitted by
+least squares of relative errors, pulled gently to "the sum of its blocks and something fixed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from edgecompress.core.costs import BYTES_PER_WEIGHT, block_params
+from edgecompress.core.latency_table import Calibration, LatencyTable, PlanTiming
+from edgecompress.core.types import Block, Size
+from edgecompress.errors import ConfigError
+from edgecompress.latency.lookup import Lookup
+
+PULL = 0.01
+"""Weight of the gentle pull; one plan weighs 1."""
+
+
+@dataclass(frozen=True)
+class BlockSum:
+    """What the blocks of a plan come to."""
+
+    ms: float
+    weight_megabytes: float
+
+
+def sum_blocks(lookup: Lookup, blocks: Sequence[tuple[Block, Size]], *, dtype: str) -> BlockSum:
+    """Returns what the table says of blocks.
+
+    Raises:
+        ConfigError: it does not cover one of them.
+    """
+    each = 1 if dtype == "int8" else BYTES_PER_WEIGHT
+    weights = sum(block_params(block) for block, _ in blocks)
+    return BlockSum(sum(lookup.ms(block, size) for block, size in blocks), each * weights / 1e6)
+
+
+def fit_calibration(
+    network: str, input_shape: tuple[int, int, int], rows: Sequence[tuple[str, BlockSum, float]]
+) -> Calibration:
+    """Returns the calibration of a network from plans: their names, blocks and measured milliseconds."""
+    sums = np.array([[one.ms, one.weight_megabytes, 1.0] for _, one, _ in rows])
+    measured = np.array([ms for _, _, ms in rows])
+    relative = sums / measured[:, None]
+    pull = PULL * np.diag([relative[:, 0].mean(), relative[:, 1].mean(), 0.0])[:2]
+    left = np.vstack([relative, pull])
+    right = np.concatenate([np.ones(len(rows)), [pull[0, 0], 0.0]])
+    scale, per_megabyte, rest = map(float, np.linalg.lstsq(left, right)[0])
+    predicted = sums @ (scale, per_megabyte, rest)
+    timings = tuple(
+        PlanTiming(
+            plan=plan,
+            blocks_ms=one.ms,
+            weight_megabytes=one.weight_megabytes,
+            measured_ms=ms,
+            predicted_ms=float(said),
+            fitted=True,
+        )
+        for (plan, one, ms), said in zip(rows, predicted, strict=True)
+    )
+    return Calibration(
+        network=network,
+        input_shape=input_shape,
+        scale=scale,
+        per_megabyte_ms=per_megabyte,
+        rest_ms=rest,
+        timings=timings,
+    )
+
+
+def find_calibration(table: LatencyTable, network: str, input_shape: tuple[int, int, int]) -> Calibration:
+    """Returns the calibration of a network.
+
+    Raises:
+        ConfigError: the table has none.
+    """
+    for one in table.calibrations:
+        if (one.network, one.input_shape) == (network, input_shape):
+            return one
+    known = ", ".join(sorted({one.network for one in table.calibrations})) or "none"
+    raise ConfigError(
+        f"latency table of {table.device}: is not calibrated for {network} (calibrated are: {known}); "
+        f"add it with `edgecompress latency build --device {table.device} --model {network} -o TABLE`"
+    )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well predictions fit what was measured."""
+
+    plans: int
+    mean_error: float
+    worst_error: float
+    rank_correlation: float | None
+    """Spearman's; None for fewer than three plans."""
+
+
+def agreement(timings: Sequence[PlanTiming]) -> Agreement:
+    """Returns how well predictions fit; errors are absolute shares."""
+    errors = [abs(one.error) for one in timings]
+    ranks = None
+    if len(timings) > 2:
+        found = spearmanr([one.predicted_ms for one in timings], [one.measured_ms for one in timings])
+        ranks = float(found.statistic)
+    return Agreement(len(timings), float(np.mean(errors)), max(errors), ranks)

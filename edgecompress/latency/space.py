@@ -1,0 +1,158 @@
+"""What must be measured before a search can ask for anything: the distinct blocks of its candidates.
+
+dense layers                     each by itself
+pairs, triples, MLPs, attention  curves of blocks that differ in one width, sampled where they bend
+two branches                     a few per size of their outputs, for the time of joining them
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from edgecompress.core.costs import block_macs, chain_out_size
+from edgecompress.core.types import Block, Candidate, Layer, Size
+from edgecompress.latency.keys import block_key, curve_key, curve_width
+from edgecompress.latency.sampling import next_widths
+from edgecompress.latency.staircase import tile_unit
+
+FORKS = 2
+"""How many two-branch blocks are measured per size of their outputs."""
+PER_CURVE = 8
+"""Blocks a curve takes on average: many are slower than their layer at once, others have many steps."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One block to be measured."""
+
+    key: str
+    block: Block
+    in_size: Size
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, to guess how long it will take."""
+        return block_macs(self.block, self.in_size)
+
+
+@dataclass(frozen=True)
+class CurveTasks:
+    """Blocks that differ in one width."""
+
+    by_width: Mapping[int, Task]
+    """Widths ascending."""
+    unit: int
+    """As of `tile_unit`."""
+    dense: tuple[str, ...]
+    """Keys of the layers these may replace."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Everything a table must cover."""
+
+    singles: Mapping[str, Task]
+    curves: Mapping[str, CurveTasks]
+
+
+def task_of(block: Block, in_size: Size) -> Task:
+    """Returns the task of measuring a block."""
+    return Task(block_key(block, in_size), block, in_size)
+
+
+def dense_task(layer: Layer) -> Task:
+    """Returns the task of measuring a layer as it is."""
+    return task_of(Block(branches=((layer.op,),)), layer.in_size)
+
+
+def make_space(options: Iterable[tuple[Layer, Iterable[Candidate]]]) -> Space:
+    """Returns what must be measured for layers and their candidates."""
+    space = _Collected({}, {}, {}, {})
+    for layer, candidates in options:
+        dense = dense_task(layer)
+        space.singles[dense.key] = dense
+        for block in (block for one in candidates for block in one.blocks):
+            _collect_(space, block, layer.in_size, dense)
+    for found in space.forks.values():
+        space.singles.update({task.key: task for task in _spread(found, FORKS)})
+    return Space(
+        space.singles,
+        {
+            key: CurveTasks(dict(sorted(tasks.items())), _unit(tasks), tuple(sorted(space.replaced[key])))
+            for key, tasks in space.curves.items()
+        },
+    )
+
+
+def _unit(tasks: Mapping[int, Task]) -> int:
+    return tile_unit(next(iter(tasks.values())).block.branches[0])
+
+
+@dataclass(frozen=True)
+class _Collected:
+    singles: dict[str, Task]
+    curves: dict[str, dict[int, Task]]
+    replaced: dict[str, set[str]]
+    forks: dict[tuple[int, Size], dict[str, Task]]
+
+
+def _collect_(space: _Collected, block: Block, in_size: Size, dense: Task) -> None:
+    for chain in block.branches:
+        task = task_of(Block(branches=(chain,)), in_size)
+        curve = curve_key(chain, in_size)
+        if curve is None:
+            space.singles[task.key] = task
+        else:
+            space.curves.setdefault(curve, {})[curve_width(chain)] = task
+            space.replaced.setdefault(curve, set()).add(dense.key)
+    if len(block.branches) > 1:
+        size = (chain[-1].outputs, chain_out_size(chain, in_size))
+        whole = task_of(block, in_size)
+        space.forks.setdefault(size, {})[whole.key] = whole
+
+
+def _spread(tasks: Mapping[str, Task], count: int) -> list[Task]:
+    """Returns tasks from the middle of their number of operations, evenly spread."""
+    ordered = sorted(tasks.values(), key=lambda task: (task.macs, task.key))
+    places = [len(ordered) * (2 * i + 1) // (2 * count) for i in range(count)]
+    return [ordered[place] for place in dict.fromkeys(places)]
+
+
+def pending(space: Space, known_ms: Mapping[str, float], *, tolerance: float) -> Iterator[Task]:
+    """Yields the blocks to be measured next; what comes after them depends on what they take."""
+    yield from (task for key, task in space.singles.items() if key not in known_ms)
+    for curve in space.curves.values():
+        dense = [known_ms.get(key) for key in curve.dense]
+        limit = None if None in dense else max(ms for ms in dense if ms is not None)
+        yield from _missing(curve, known_ms, limit, tolerance)
+
+
+def _missing(
+    curve: CurveTasks, known_ms: Mapping[str, float], limit_ms: float | None, tolerance: float
+) -> list[Task]:
+    """Returns the next blocks of a curve; only its first while the limit is not known.
+
+    Goes through the choice from the start: what is measured in the end must not depend on where a build was
+    stopped.
+    """
+    done: dict[int, float] = {}
+    limit = math.inf if limit_ms is None else limit_ms
+    while wanted := next_widths(
+        list(curve.by_width), done, unit=curve.unit, limit_ms=limit, tolerance=tolerance
+    ):
+        tasks = [curve.by_width[width] for width in wanted]
+        missing = [task for task in tasks if task.key not in known_ms]
+        if missing or limit_ms is None:
+            return missing
+        done |= {width: known_ms[task.key] for width, task in zip(wanted, tasks, strict=True)}
+    return []
+
+
+def expected_count(space: Space, known: Iterable[str]) -> int:
+    """Guesses how many more blocks will be measured."""
+    done = set(known)
+    singles = sum(key not in done for key in space.singles)
+    measured = [sum(task.key in done for task in one.by_width.values()) for one in space.curves.values()]
+    return singles + sum(max(PER_CURVE - count, 0) for count in measured)

@@ -1,0 +1,259 @@
+"""`edgecompress latency build`: measures the blocks of a search space on a device, then whole networks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from edgecompress.core.costs import op_macs
+from edgecompress.core.latency_results import BuildResult, Forecast, TableSummary
+from edgecompress.core.latency_table import Calibration, LatencyTable, TableDtype, TableFormat, make_table
+from edgecompress.core.progress import NO_PROGRESS, Progress
+from edgecompress.core.store import write_record
+from edgecompress.core.types import Size
+from edgecompress.devices.contract import Options
+from edgecompress.errors import ConfigError, DeviceError
+from edgecompress.latency.calibration import fit_calibration, sum_blocks
+from edgecompress.latency.journal import Journal, NetworkEntry, check_heading, read_heading
+from edgecompress.latency.lookup import lookup_of
+from edgecompress.latency.space import Space, expected_count, pending
+from edgecompress.latency.sweep import sweep
+from edgecompress.pipeline.at_once import at_once
+from edgecompress.pipeline.bench import device_serials
+from edgecompress.pipeline.latency_files import read_table, summary, table_heading
+from edgecompress.pipeline.latency_measure import Place, seconds_per_file
+from edgecompress.pipeline.latency_space import (
+    METHODS,
+    Network,
+    load_network,
+    plan_blocks,
+    random_changes,
+    space_of,
+)
+from edgecompress.pipeline.latency_work import Bench, find_place, measure_blocks, measure_plans, open_bench
+
+PLANS = 16
+"""Random plans per network that the calibration is fitted on, beside the dense network."""
+EXACT_TOLERANCE, MEASURED_TOLERANCE = 0.02, 0.04
+"""Largest error of a width that is not measured; timed blocks are not known better than that."""
+JOURNAL_SUFFIX = ".journal"
+
+
+DEFAULT_OPTIONS = Options()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A table to be built."""
+
+    models: tuple[str, ...]
+    """Model sources as for `compress`."""
+    output: Path
+    device: str = "local"
+    """A name of `edgecompress list devices`, or the path of a device file."""
+    format: TableFormat = "tflite"
+    """Of the files that are measured."""
+    dtype: TableDtype = "float32"
+    methods: tuple[str, ...] = METHODS
+    """Whose candidates are measured."""
+    input_size: Size | None = None
+    """Height and width, where the models do not say."""
+    plans: int = PLANS
+    """Random plans per network that calibrate the sum of blocks."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One device, and the table that is built for it."""
+
+    request: Request
+    place: Place
+    output: Path
+    networks: tuple[Network, ...]
+    space: Space
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return self.place.options.serial or self.place.device.name
+
+    @property
+    def journal(self) -> Path:
+        return self.output.with_name(f".{self.output.name}{JOURNAL_SUFFIX}")
+
+
+def build(
+    request: Request,
+    *,
+    options: Options = DEFAULT_OPTIONS,
+    serials: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress = NO_PROGRESS,
+) -> BuildResult:
+    """Measures what a search over some models may ask for, and writes it as a table.
+
+    A table that exists is added to. A build that was stopped goes on where it was.
+
+    Args:
+        request: What to measure, and where to write it.
+        options: How to reach the device.
+        serials: Phones to measure on at the same time; `all` for every one attached. With several, each
+            has a table of its own, named after its serial.
+        seed: Of the order of measurements.
+        progress: Shows how far it is.
+
+    Raises:
+        EdgeCompressError: an option is wrong, a model cannot be used, or the device fails.
+    """
+    start = time.perf_counter()
+    work = _work(request, replace(options, clean=True), seed)
+    phones = device_serials(work.place.device, serials, options.adb)
+    each = [_for_serial(work, serial) for serial in phones]
+    if len(each) > 1:
+        each = [replace(one, output=_named(request.output, one.name)) for one in each]
+    tables = at_once(_built, each, names=[one.name for one in each], progress=progress)
+    return BuildResult(seconds=round(time.perf_counter() - start, 1), tables=tuple(tables))
+
+
+def _for_serial(work: _Work, serial: str | None) -> _Work:
+    return replace(work, place=replace(work.place, options=replace(work.place.options, serial=serial)))
+
+
+def _named(output: Path, name: str) -> Path:
+    safe = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    return output.with_name(f"{output.stem}-{safe}{output.suffix}")
+
+
+def _work(request: Request, options: Options, seed: int) -> _Work:
+    if not request.models:
+        raise ConfigError("latency build: no model is given; pass --model, as zoo:resnet20")
+    if request.output.is_dir():
+        raise ConfigError(f"--output {request.output}: is a directory; give the name of a file")
+    place = find_place(request.device, request.format, options)
+    networks = tuple(
+        load_network(one, request.methods, input_size=request.input_size)
+        for one in dict.fromkeys(request.models)
+    )
+    return _Work(request, place, request.output, networks, space_of(networks), seed)
+
+
+def forecast(request: Request) -> Forecast:
+    """Says what `build` would do, without touching the device.
+
+    Raises:
+        EdgeCompressError: an option is wrong, or a model cannot be used.
+    """
+    work = _work(request, DEFAULT_OPTIONS, 0)
+    table = read_table(work.output) if work.output.is_file() else None
+    known = {entry.key: entry.median_ms for entry in table.entries} if table else {}
+    blocks = expected_count(work.space, known)
+    networks = (1 + request.plans) * len(_uncalibrated(work, table))
+    return Forecast(
+        device=work.place.device.name,
+        models=tuple(one.name for one in work.networks),
+        layers=len({key for curve in work.space.curves.values() for key in curve.dense}),
+        curves=len(work.space.curves),
+        candidates=sum(len(curve.by_width) for curve in work.space.curves.values()) + len(work.space.singles),
+        known=len(known),
+        measurements=blocks,
+        networks=networks,
+        seconds=round(blocks * _block_seconds(work) + networks * _network_seconds(work), 1),
+        table=str(work.output),
+    )
+
+
+def _block_seconds(work: _Work) -> float:
+    first = [task.macs for task in pending(work.space, {}, tolerance=EXACT_TOLERANCE)]
+    return seconds_per_file(work.place, sum(first) / len(first))
+
+
+def _network_seconds(work: _Work) -> float:
+    macs = [op_macs(layer.op, layer.in_size) for one in work.networks for layer in one.layers]
+    return seconds_per_file(work.place, sum(macs) / len(work.networks))
+
+
+def _uncalibrated(work: _Work, table: LatencyTable | None) -> list[Network]:
+    done = {(one.network, one.input_shape) for one in table.calibrations} if table else set()
+    return [one for one in work.networks if (one.name, one.ref.input_shape) not in done]
+
+
+def _built(work: _Work, progress: Progress) -> TableSummary:
+    table = read_table(work.output) if work.output.is_file() else None
+    begun = read_heading(work.journal) or (None if table is None else table_heading(table))
+    bench = open_bench(work.place, work.request.format, work.request.dtype, begun=begun, seed=work.seed)
+    if table is not None:
+        check_heading(work.output, table_heading(table), bench.heading)
+    journal = Journal(work.journal, bench.heading)
+    for entry in () if table is None else table.entries:
+        journal.entries.setdefault(entry.key, entry)
+    tolerance = EXACT_TOLERANCE if bench.is_exact else MEASURED_TOLERANCE
+    try:
+        measure = partial(measure_blocks, bench)
+        sweep(work.space, journal, measure, tolerance=tolerance, seed=work.seed, progress=progress)
+        calibrations = _calibrated(work, bench, journal, table, progress)
+    except DeviceError as error:
+        raise DeviceError(f"{error}; what was measured is kept, run the same command to go on") from None
+    return _written(work, bench, journal, table, calibrations)
+
+
+def _calibrated(
+    work: _Work, bench: Bench, journal: Journal, table: LatencyTable | None, progress: Progress
+) -> list[Calibration]:
+    new = [_calibration(work, bench, journal, one, progress) for one in _uncalibrated(work, table)]
+    return [*(table.calibrations if table else ()), *new]
+
+
+def _calibration(
+    work: _Work, bench: Bench, journal: Journal, network: Network, progress: Progress
+) -> Calibration:
+    lookup = lookup_of(journal.entries.values(), name=str(work.output))
+    plans = {
+        f"random {seed}": random_changes(network, lookup, seed=seed) for seed in range(work.request.plans)
+    }
+    plans = {"dense": [], **plans}
+    missing = [(name, plan) for name, plan in plans.items() if (network.name, name) not in journal.networks]
+    found = progress.track(
+        measure_plans(bench, network, missing), f"measuring {network.name} whole", len(missing)
+    )
+    for name, ms in found:
+        journal.add(
+            NetworkEntry(network=network.name, input_shape=network.ref.input_shape, plan=name, measured_ms=ms)
+        )
+    rows = [
+        (
+            name,
+            sum_blocks(lookup, plan_blocks(network, plan), dtype=work.request.dtype),
+            journal.networks[network.name, name].measured_ms,
+        )
+        for name, plan in plans.items()
+    ]
+    return fit_calibration(network.name, network.ref.input_shape, rows)
+
+
+def _written(
+    work: _Work,
+    bench: Bench,
+    journal: Journal,
+    table: LatencyTable | None,
+    calibrations: Sequence[Calibration],
+) -> TableSummary:
+    device = work.place.device
+    new = make_table(
+        device=device.name,
+        soc=device.soc,
+        conditions=bench.heading.conditions,
+        format=work.request.format,
+        dtype=work.request.dtype,
+        reference_ms=journal.heading.reference_ms,
+        created=datetime.now(UTC),
+        entries=list(journal.entries.values()),
+        calibrations=calibrations,
+        notes=device.notes if bench.is_exact else (),
+    )
+    write_record(work.output, new, indent=None)
+    journal.remove()
+    return summary(new, work.output, added=len(new.entries) - (len(table.entries) if table else 0))

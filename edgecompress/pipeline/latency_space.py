@@ -1,0 +1,95 @@
+"""The networks a table is built for: their layers, what may replace these, and plans drawn at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from edgecompress import methods as package
+from edgecompress.core.plugins import discover, pick
+from edgecompress.core.types import Block, Candidate, Layer, ModelRef, Size
+from edgecompress.errors import ModelError
+from edgecompress.latency.lookup import Lookup
+from edgecompress.latency.space import Space, make_space
+from edgecompress.methods.contract import Method
+from edgecompress.nets.modules import find_layers
+from edgecompress.nets.sources import LoadedModel, load_model
+from edgecompress.search.sensitivity import layer_candidates
+
+METHODS = ("lowrank", "branches")
+DENSE_SHARE = 0.25
+"""Of the layers of a plan drawn at random."""
+
+Change = tuple[Layer, Block]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network and everything that may replace its layers."""
+
+    loaded: LoadedModel
+    layers: tuple[Layer, ...]
+    candidates: dict[str, tuple[Candidate, ...]]
+    """By name of the layer."""
+
+    @property
+    def ref(self) -> ModelRef:
+        """Where it comes from."""
+        return self.loaded.ref
+
+    @property
+    def name(self) -> str:
+        """Its source, which tables know it by."""
+        return self.loaded.ref.source
+
+
+def load_network(source: str, methods: Sequence[str] = METHODS, *, input_size: Size | None = None) -> Network:
+    """Loads a network and lists what may replace its layers.
+
+    Raises:
+        EdgeCompressError: it cannot be loaded, or has no layer any method can take.
+    """
+    known = discover(package, Method)
+    chosen = [pick(known, name, what="method") for name in methods]
+    torch.manual_seed(0)  # weights do not matter here, but files should be the same every time
+    loaded = load_model(source, input_size=input_size)
+    layers, _ = find_layers(loaded.module, loaded.targets, loaded.ref.input_shape)
+    found = {layer.name: layer_candidates(layer, chosen, ())[0] for layer in layers}
+    if not any(found.values()):
+        raise ModelError(f"{source}: no layer can be replaced by {', '.join(methods)}; nothing to measure")
+    return Network(loaded, layers, found)
+
+
+def space_of(networks: Sequence[Network]) -> Space:
+    """Returns everything a table must hold for these networks."""
+    return make_space([(layer, one.candidates[layer.name]) for one in networks for layer in one.layers])
+
+
+def random_changes(network: Network, lookup: Lookup, *, seed: int) -> list[Change]:
+    """Returns what a plan drawn at random replaces, each faster than its layer by the table.
+
+    All families are equally likely, and within one all its ranks: a search may end anywhere.
+    """
+    rng = random.Random(f"{network.name} {seed}")
+    found = []
+    for layer in network.layers:
+        dense_ms = lookup.ms(Block(branches=((layer.op,),)), layer.in_size)
+        families: dict[str, list[Block]] = {}
+        for candidate in network.candidates[layer.name]:
+            (block,) = candidate.blocks
+            if lookup.ms(block, layer.in_size) < dense_ms:
+                families.setdefault(candidate.family, []).append(block)
+        if families and rng.random() >= DENSE_SHARE:
+            found.append((layer, rng.choice(families[rng.choice(sorted(families))])))
+    return found
+
+
+def plan_blocks(network: Network, changes: Sequence[Change]) -> list[tuple[Block, Size]]:
+    """Returns the blocks of all layers under a plan, with the sizes of their inputs."""
+    changed = {layer.name: block for layer, block in changes}
+    return [
+        (changed.get(layer.name, Block(branches=((layer.op,),))), layer.in_size) for layer in network.layers
+    ]
