@@ -169,3 +169,70 @@ def test_what_is_no_such_file_is_refused(name, tmp_path):
     (tmp_path / "text").write_bytes(np.random.default_rng(0).bytes(2000))
     with pytest.raises(ExportError, match="export"):
         SPLICE[name](tmp_path / "text", [], tmp_path / "x")
+
+
+# Transformers
+
+
+class Mixer(nn.Module):
+    """Attention with layers of its own for queries, keys and values: exporters make one product of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.scale = nn.LayerNorm(16), 8**-0.5
+        self.q, self.k, self.v, self.proj = (nn.Linear(16, 16) for _ in range(4))
+        self.mlp = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        for norm in (self.norm, self.mlp[0]):  # as training leaves them; 1 and 0 would be left out
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
+
+    def forward(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        y = self.norm(x)
+        q, k, v = (torch.unflatten(part(y), -1, (2, 8)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        mixed = ((q * self.scale) @ k.transpose(-2, -1)).softmax(-1) @ v
+        x = x + self.proj(mixed.transpose(1, 2).flatten(2))
+        return (x + self.mlp(x)).mean(1)
+
+
+def split(layer: Layer, rank: int) -> tuple[Layer, Block]:
+    first = Op(kind="linear", inputs=layer.op.inputs, outputs=rank)
+    second = Op(kind="linear", inputs=rank, outputs=layer.op.outputs, bias=True)
+    return layer, Block(branches=((first, second),))
+
+
+@pytest.fixture(
+    scope="module", params=["torch", "litert-torch", pytest.param("onnx2tf", marks=pytest.mark.slow)]
+)
+def mixers(request, tmp_path_factory):
+    """A converter's format and three files: the network, the same with two layers split, and that spliced."""
+    torch.manual_seed(0)
+    net, converter = Mixer().eval(), CONVERTERS[request.param]
+    layers = find_layers(net, ("q", "k", "v", "proj", "mlp.1", "mlp.3"), (16, 3, 3))[0]
+    plan = [split(layer, 3) for layer in layers if layer.name in ("k", "mlp.1")]
+    form, compressed = FORMATS[converter.format], copy.deepcopy(net)
+    for layer, block in plan:
+        replace_(compressed, layer.name, block_module(block))
+    directory = tmp_path_factory.mktemp(request.param)
+    dense, real, spliced = (directory / f"{name}{form.suffix}" for name in ("dense", "real", "spliced"))
+    converter.convert(net, (16, 3, 3), dense, False)
+    converter.convert(compressed.eval(), (16, 3, 3), real, False)
+    SPLICE[form.name](dense, plan, spliced, layers=layers)
+    return form, dense, real, spliced
+
+
+def test_layers_that_were_made_one_come_apart(mixers):
+    _, dense, real, spliced = mixers
+    free = {"RESHAPE", "Reshape"}  # simplifiers join and share some
+    found, wanted, before = (
+        {kind: count for kind, count in kinds_of(file).items() if kind not in free}
+        for file in (spliced, real, dense)
+    )
+    assert found == wanted != before
+
+
+def test_spliced_transformers_run(mixers):
+    form, dense, _, spliced = mixers
+    outputs = form.run(spliced, torch.randn(2, 16, 3, 3))
+    assert outputs.isfinite().all()
+    assert outputs.shape == form.run(dense, torch.randn(2, 16, 3, 3)).shape

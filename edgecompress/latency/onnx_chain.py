@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgecompress.core.types import Block, Op, Size
+from edgecompress.core.types import Block, Op
 from edgecompress.latency.onnx_graph import Nodes
 
 WEIGHTED = ("conv2d", "linear")
@@ -25,12 +25,12 @@ class Map:
     """Whether linear layers keep their weights as torch does, (outputs, inputs)."""
 
 
-def write_block_ops(nodes: Nodes, block: Block, source: Map, in_size: Size, *, biased: bool = True) -> str:
+def write_block_ops(nodes: Nodes, block: Block, source: Map, tokens: int, *, biased: bool = True) -> str:
     """Adds the nodes of a block that reads `source`, and returns the name of its result.
 
-    The result has as many axes as the source. `biased`: the last operator has a bias in any case.
+    The result has as many axes as the source. `tokens` are the pixels of an image. `biased`: the last
+    operator has a bias.
     """
-    tokens = in_size[0] * in_size[1]
     first, *others = block.branches
     total = _Chain(nodes, tokens, biased).write(first, source)
     for ops in others:

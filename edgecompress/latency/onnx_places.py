@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgecompress.core.types import Layer, Op, Size
@@ -29,15 +29,21 @@ class Place:
     source: Map
     biased: bool
     int8: bool
+    op: Op
+    tokens: int
+    """Or pixels of its output."""
+    merged: str | None = None
+    """Equal for linear layers a simplifier has made one of, since they read the same."""
 
 
-def assigned(model: ModelProto, wanted: Sequence[Layer], layers: Sequence[Layer], file: str) -> list[Place]:
+def assigned(
+    places: Sequence[Place], wanted: Sequence[Layer], layers: Sequence[Layer], file: str
+) -> list[Place]:
     """Returns the place of each wanted layer: by name, or else by shapes in the order they run.
 
     Raises:
         ExportError: there is no place for a layer.
     """
-    places = list(_places(_Shapes(model)))
     named = {name: place for place in places for name in place.names}
     found: dict[str, Place] = {}
     for layer in wanted:
@@ -49,6 +55,11 @@ def assigned(model: ModelProto, wanted: Sequence[Layer], layers: Sequence[Layer]
     rest = [layer for layer in wanted if layer.name not in found]
     others = dict(zip((layer.name for layer in rest), assign(rest, layers, free, file), strict=True))
     return [(found | others)[layer.name] for layer in wanted]
+
+
+def find_places(model: ModelProto) -> list[Place]:
+    """Returns every place a layer may be at, in the order they run."""
+    return list(_places(_Shapes(model)))
 
 
 class _Shapes:
@@ -69,6 +80,18 @@ class _Shapes:
             node.output[0]: node.input[0] for node in self.graph.node if node.op_type == "DequantizeLinear"
         }
 
+        self.readers: dict[str, list[NodeProto]] = {}
+        for node in self.graph.node:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+
+    def only_reader(self, name: str) -> NodeProto | None:
+        """Returns the one node that reads a map, also as int8; None where there are none or several."""
+        readers = self.readers.get(name, [])
+        if len(readers) == 1 and readers[0].op_type in ("QuantizeLinear", "DequantizeLinear"):
+            return self.only_reader(readers[0].output[0])
+        return readers[0] if len(readers) == 1 else None
+
     def constant(self, name: str) -> tuple[str, Shape] | None:
         """Returns the name and shape of a constant, also of one that is read from int8."""
         return self.constants.get(self.read_back.get(name, name))
@@ -80,7 +103,8 @@ def _places(shapes: _Shapes) -> Iterator[Place]:
             continue
         weight = shapes.constant(node.input[1])
         if weight is not None and len(weight[1]) in (2, 4):
-            yield _place(shapes, node, weight)
+            place = _place(shapes, node, weight)
+            yield from _parts(shapes, place) or [place]
 
 
 def _place(shapes: _Shapes, node: NodeProto, weight: tuple[str, Shape]) -> Place:
@@ -96,7 +120,29 @@ def _place(shapes: _Shapes, node: NodeProto, weight: tuple[str, Shape]) -> Place
     names = [node.name.rpartition("/")[0], _layer_of(weight[0])]
     names += [_layer_of(bias[0])] if bias else []
     int8 = node.input[1] in shapes.read_back
-    return Place(node, signature(op, out), frozenset(names) - {""}, source, bias is not None, int8)
+    tokens = out[0] * out[1]
+    layer_names = frozenset(names) - {""}
+    return Place(node, signature(op, out), layer_names, source, bias is not None, int8, op, tokens)
+
+
+def _parts(shapes: _Shapes, whole: Place) -> list[Place]:
+    """Returns the layers of a product whose result is split and given a bias each."""
+    split = shapes.only_reader(whole.node.output[0])
+    if whole.node.op_type != "MatMul" or split is None or split.op_type != "Split":
+        return []
+    if len(shapes.maps[whole.node.output[0]]) != 3:
+        return []
+    places = []
+    for output in split.output:
+        end = shapes.only_reader(output)
+        bias = None if end is None else next(filter(None, map(shapes.constant, end.input)), None)
+        if end is None or end.op_type != "Add" or bias is None or end.output[0] not in shapes.maps:
+            return []
+        op = Op(kind="linear", inputs=whole.op.inputs, outputs=shapes.maps[end.output[0]][-1])
+        names = frozenset({_layer_of(bias[0]), end.name.rpartition("/")[0]}) - {""}
+        part = replace(whole, node=end, signature=signature(op, (whole.tokens, 1)), names=names, op=op)
+        places.append(replace(part, biased=True, merged=whole.node.output[0]))
+    return places
 
 
 def _conv(weight: Shape, attributes: dict[str, tuple[int, ...]], output: Shape) -> tuple[Op, Size]:

@@ -5,7 +5,7 @@ The node of every layer that changes is replaced by those of its block, with ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -15,7 +15,7 @@ from edgecompress.core.types import Block, Layer
 from edgecompress.errors import ExportError
 from edgecompress.latency.onnx_chain import write_block_ops
 from edgecompress.latency.onnx_graph import Nodes, onnx
-from edgecompress.latency.onnx_places import Place, assigned
+from edgecompress.latency.onnx_places import Place, assigned, find_places
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -40,16 +40,26 @@ def splice(
         ArtefactError: the file cannot be written.
     """
     model = _read(dense)
-    places = assigned(model, [layer for layer, _ in changes], tuple(layers), dense.name)
+    places = find_places(model)
+    taken = assigned(places, [layer for layer, _ in changes], tuple(layers), dense.name)
+    todo = [(place, layer.name, block) for place, (layer, block) in zip(taken, changes, strict=True)]
     spliced: dict[str, list[NodeProto]] = {}
-    for number, ((layer, block), place) in enumerate(zip(changes, places, strict=True)):
-        nodes = _block(layer, block, place, seed + number)
+    for number, (place, name, block) in enumerate((*todo, *_parted(places, taken))):
+        nodes = _block(place, name, block, seed + number)
         spliced[place.node.output[0]] = nodes.nodes
         model.graph.initializer.extend(nodes.constants)
-    kept = [new for node in model.graph.node for new in spliced.get(node.output[0], [node])]
-    _keep_(model.graph, kept)
+    _replace_(model.graph, [new for old in model.graph.node for new in spliced.get(old.output[0], [old])])
     with replacing(target) as temporary:
         temporary.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _parted(places: Sequence[Place], taken: Sequence[Place]) -> Iterator[tuple[Place, str, Block]]:
+    """Yields the layers that were one with a layer that changes: they come to stand by themselves."""
+    broken = {place.merged for place in taken} - {None}
+    gone = {id(place) for place in taken}
+    for place in places:
+        if place.merged in broken and id(place) not in gone:
+            yield place, place.node.output[0], Block(branches=((place.op,),))
 
 
 def _read(file: Path) -> ModelProto:
@@ -64,20 +74,22 @@ def _read(file: Path) -> ModelProto:
         raise ExportError(f"{file}: not an ONNX file, or a part is missing; export it again") from None
 
 
-def _block(layer: Layer, block: Block, place: Place, seed: int) -> Nodes:
+def _block(place: Place, name: str, block: Block, seed: int) -> Nodes:
     """Returns the nodes of a block that reads what the layer read and writes where it wrote."""
-    nodes = Nodes(f"{layer.name}/block", int8=place.int8, seed=seed)
-    result = write_block_ops(nodes, block, place.source, layer.in_size, biased=place.biased)
+    nodes = Nodes(f"{name}/block", int8=place.int8, seed=seed)
+    result = write_block_ops(nodes, block, place.source, place.tokens, biased=place.biased)
     nodes.rename(result, place.node.output[0])
     return nodes
 
 
-def _keep_(graph: GraphProto, nodes: list[NodeProto]) -> None:
-    """Leaves these nodes in a graph, without those that read a constant for nothing, and their constants."""
-    read = {name for node in nodes for name in node.input} | {one.name for one in graph.output}
-    kept = [node for node in nodes if node.op_type != "DequantizeLinear" or node.output[0] in read]
-    read = {name for node in kept for name in node.input}
+def _replace_(graph: GraphProto, nodes: list[NodeProto]) -> None:
+    """Leaves those of these nodes in a graph whose results are read, and the constants they read."""
+    kept, read = [], {one.name for one in graph.output}
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(node.input)
     constants = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.node[:], graph.initializer[:]
-    graph.node.extend(kept)
+    graph.node.extend(kept[::-1])
     graph.initializer.extend(constants)

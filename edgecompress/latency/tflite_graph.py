@@ -93,12 +93,13 @@ class Graph:
         self.main.tensors[index].buffer = len(self.model.buffers) - 1
         return index
 
-    def number(self, value: float, like: int) -> int:
-        """Adds a constant of one number in the type of a tensor."""
+    def numbers(self, values: NDArray[np.float32], like: int) -> int:
+        """Adds a constant in the type of a tensor."""
         if not self.is_int8(like):
-            return self.constant(np.array(value, np.float32))
-        index = self.constant(np.array(127, np.int8))
-        self._quantise(index, np.array([value / 127], np.float32))
+            return self.constant(values)
+        scale = np.float32(np.abs(values).max() / 127)
+        index = self.constant(np.round(values / scale).astype(np.int8))
+        self._quantise(index, np.array([scale], np.float32))
         return index
 
     def weights(

@@ -7,13 +7,11 @@ out runs as long as a real export of the plan, which takes a converter half a mi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from edgecompress.core.types import Block, Layer, Op, Size
+from edgecompress.core.types import Block, Layer, Size
 from edgecompress.errors import ExportError
-from edgecompress.latency.signatures import Signature, assign, signature
+from edgecompress.latency.signatures import assign
 from edgecompress.latency.tflite_chain import (
     LITERT_TORCH,
     ONNX2TF,
@@ -26,6 +24,8 @@ from edgecompress.latency.tflite_chain import (
     write_pad,
 )
 from edgecompress.latency.tflite_graph import Graph, read_graph
+from edgecompress.latency.tflite_norms import unfold_norms_
+from edgecompress.latency.tflite_places import Place, find_places
 
 
 def splice(
@@ -47,68 +47,33 @@ def splice(
         ArtefactError: the file cannot be written.
     """
     graph = read_graph(dense, seed=seed)
-    found = [(place.signature, place) for place in _places(graph)]
-    places = assign([layer for layer, _ in changes], layers, found, dense.name)
+    places = list(find_places(graph))
+    found = [(place.signature, place) for place in places]
+    taken = assign([layer for layer, _ in changes], layers, found, dense.name)
     style, spliced = _style(graph), {}
-    for (layer, block), place in zip(changes, places, strict=True):
+    todo = [(place, block, layer) for place, (layer, block) in zip(taken, changes, strict=True)]
+    for place, block, layer in (*todo, *_parted(places, taken)):
         graph.added = []
-        _write(graph, place, layer, block, style)
+        _write(graph, place, block, layer, style)
         spliced[id(place.operator)] = graph.added
     operators = graph.main.operators
     graph.main.operators = [new for old in operators for new in spliced.get(id(old), [old])]
-    _drop_idle_pads_(graph)
+    unfold_norms_(graph, {place.source for place, block, _ in todo if place.linear and _is_chain(block)})
+    _drop_idle_(graph)
     graph.write(target)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """An operator that multiplies by weights."""
-
-    operator: Any
-    signature: Signature
-    linear: bool
-    pad: Any
-    """The operator that puts zeros around its input; None where there is none."""
+def _parted(places: Sequence[Place], taken: Sequence[Place]) -> Iterator[tuple[Place, Block, Layer]]:
+    """Yields the layers that were one with a layer that changes: they come to stand by themselves."""
+    broken = {place.merged for place in taken} - {None}
+    gone = {id(place) for place in taken}
+    for place in places:
+        if place.merged in broken and id(place) not in gone:
+            yield place, Block(branches=((place.op,),)), Layer(name="", op=place.op, in_size=(1, 1))
 
 
-def _places(graph: Graph) -> Iterator[_Place]:
-    made_by = {int(operator.outputs[0]): operator for operator in graph.main.operators}
-    kinds = graph.schema.BuiltinOperator
-    for operator in graph.main.operators:
-        kind = graph.kind(operator)
-        if kind not in (kinds.CONV_2D, kinds.DEPTHWISE_CONV_2D, kinds.FULLY_CONNECTED):
-            continue
-        source, linear = int(operator.inputs[0]), kind == kinds.FULLY_CONNECTED
-        op, out = _linear(graph, operator) if linear else _conv(graph, operator)
-        before = made_by.get(source)
-        padded = before is not None and graph.kind(before) == kinds.PAD and not linear
-        yield _Place(operator, signature(op, out), linear, before if padded else None)
-
-
-def _linear(graph: Graph, operator: Any) -> tuple[Op, Size]:  # noqa: ANN401  generated, without types
-    outputs, inputs = graph.shape(int(operator.inputs[1]))
-    tokens = 1
-    for axis in graph.shape(int(operator.outputs[0]))[:-1]:
-        tokens *= axis
-    return Op(kind="linear", inputs=inputs, outputs=outputs), (tokens, 1)
-
-
-def _conv(graph: Graph, operator: Any) -> tuple[Op, Size]:  # noqa: ANN401
-    channels = graph.shape(int(operator.inputs[0]))[3]
-    first, *kernel, last = graph.shape(int(operator.inputs[1]))
-    depthwise = graph.kind(operator) == graph.schema.BuiltinOperator.DEPTHWISE_CONV_2D
-    options = operator.builtinOptions
-    op = Op(
-        kind="conv2d",
-        inputs=channels,
-        outputs=last if depthwise else first,
-        kernel=(kernel[0], kernel[1]),
-        stride=(options.strideH, options.strideW),
-        dilation=(options.dilationHFactor, options.dilationWFactor),
-        groups=channels if depthwise else channels // last,
-    )
-    _, height, width, _ = graph.shape(int(operator.outputs[0]))
-    return op, (height, width)
+def _is_chain(block: Block) -> bool:
+    return any(len(ops) > 1 for ops in block.branches)
 
 
 def _style(graph: Graph) -> Style:
@@ -124,17 +89,13 @@ def _style(graph: Graph) -> Style:
     return ONNX2TF
 
 
-def _write(graph: Graph, place: _Place, layer: Layer, block: Block, style: Style) -> None:
+def _write(graph: Graph, place: Place, block: Block, layer: Layer, style: Style) -> None:
     """Adds the operators of a block that reads what the layer read and writes where it wrote."""
-    operator = place.operator
-    end = End(int(operator.outputs[0]), operator.builtinOptions.fusedActivationFunction)
-    source, size = int(operator.inputs[0]), layer.in_size
-    if place.linear:
-        block = _with_kind(block, "linear")
-    else:
-        block = _with_kind(block, "conv2d")
+    block = _with_kind(block, "linear" if place.linear else "conv2d")
+    source, size = place.source, layer.in_size
+    if not place.linear:
         source, size = _padded_source(graph, place, layer)
-    write_block_ops(graph, block, source, size, end, style)
+    write_block_ops(graph, block, source, size, End(place.output, place.activation), style)
 
 
 def _with_kind(block: Block, kind: str) -> Block:
@@ -146,15 +107,14 @@ def _with_kind(block: Block, kind: str) -> Block:
     return Block(branches=tuple(branches))
 
 
-def _padded_source(graph: Graph, place: _Place, layer: Layer) -> tuple[int, Size]:
+def _padded_source(graph: Graph, place: Place, layer: Layer) -> tuple[int, Size]:
     """Returns the map the layer reads and its size; zeros a converter has built in are written out."""
-    own = int(place.operator.inputs[0])
-    maps = [own] if place.pad is None else [int(place.pad.inputs[0]), own]
+    maps = [place.source] if place.pad is None else [int(place.pad.inputs[0]), place.source]
     for tensor in maps:
         height, width = graph.shape(tensor)[1:3]
         if layer.op.kind == "linear" or (height, width) == layer.in_size:
             return tensor, (height, width)
-    height, width = graph.shape(own)[1:3]
+    height, width = graph.shape(place.source)[1:3]
     lacking = layer.in_size[0] - height, layer.in_size[1] - width
     if min(lacking) < 0 or place.operator.builtinOptions.padding == VALID:
         raise ExportError(
@@ -162,12 +122,15 @@ def _padded_source(graph: Graph, place: _Place, layer: Layer) -> tuple[int, Size
             f"{layer.in_size[1]}; the file is of another network"
         )
     rows, columns = ((amount // 2, amount - amount // 2) for amount in lacking)
-    return write_pad(graph, own, rows, columns), layer.in_size
+    return write_pad(graph, place.source, rows, columns), layer.in_size
 
 
-def _drop_idle_pads_(graph: Graph) -> None:
-    """Takes out operators that put zeros around a map nothing reads any more."""
-    main, pad = graph.main, graph.schema.BuiltinOperator.PAD
-    read = {int(tensor) for operator in main.operators for tensor in operator.inputs}
-    read |= {int(tensor) for tensor in main.outputs}
-    main.operators = [one for one in main.operators if graph.kind(one) != pad or int(one.outputs[0]) in read]
+def _drop_idle_(graph: Graph) -> None:
+    """Takes out operators whose results nothing reads any more."""
+    main, kept = graph.main, []
+    read = {int(tensor) for tensor in main.outputs}
+    for operator in reversed(main.operators):
+        if any(int(tensor) in read for tensor in operator.outputs):
+            kept.append(operator)
+            read |= {int(tensor) for tensor in operator.inputs}
+    main.operators = kept[::-1]
