@@ -1,63 +1,28 @@
 """Networks of the measured Pixel 4 as TFLite files: pytorchcv's architectures through our own exporter.
 
 Their weights are random: how long they take does not depend on them. Grouped convolutions, unless
-depthwise, are written as the measured files had them, as one convolution per group between a split and a
-concatenation, with the batch norm after that.
+depthwise, are written as the measured files had them (pixel4_groups.py).
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from pixel4_groups import join_slices, split_groups_
+from torch import nn
 
 from edgecompress.core.quiet import quiet
 from edgecompress.core.store import replacing
 from edgecompress.export import tflite_format, tflite_litert_torch, tflite_onnx2tf
 from edgecompress.export.parity import LIMITS, Limits, check_parity, outputs
 from edgecompress.nets.export_ready import export_ready
-from edgecompress.nets.folding import exchange_
 from edgecompress.nets.torchvision_compat import ensure_torchvision_importable
 
 SHAPE = (3, 224, 224)
 CALIBRATION_IMAGES = 4
 CONVERTERS = {one.CONVERTER.name: one.CONVERTER for one in (tflite_litert_torch, tflite_onnx2tf)}
-
-
-class ConvolutionPerGroup(nn.Module):
-    """A grouped convolution as a split, a convolution per group and a concatenation."""
-
-    def __init__(self, grouped: nn.Conv2d) -> None:
-        super().__init__()
-        self.inputs = grouped.in_channels // grouped.groups
-        self.parts = nn.ModuleList(_part(grouped, number) for number in range(grouped.groups))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Returns what the grouped convolution returns."""
-        parts = zip(self.parts, torch.split(x, self.inputs, dim=1), strict=True)
-        return torch.cat([part(one) for part, one in parts], dim=1)
-
-
-def _part(grouped: nn.Conv2d, number: int) -> nn.Conv2d:
-    outputs_each = grouped.out_channels // grouped.groups
-    part = nn.Conv2d(
-        grouped.in_channels // grouped.groups,
-        outputs_each,
-        cast(tuple[int, int], grouped.kernel_size),
-        cast(tuple[int, int], grouped.stride),
-        cast(tuple[int, int], grouped.padding),
-        cast(tuple[int, int], grouped.dilation),
-        bias=grouped.bias is not None,
-    )
-    mine = slice(number * outputs_each, (number + 1) * outputs_each)
-    with torch.no_grad():
-        part.weight.copy_(grouped.weight[mine])
-        if part.bias is not None and grouped.bias is not None:
-            part.bias.copy_(grouped.bias[mine])
-    return part
 
 
 def build(name: str) -> nn.Module:
@@ -76,16 +41,6 @@ def build(name: str) -> nn.Module:
     return network.eval()
 
 
-def split_groups_(network: nn.Module) -> None:
-    """Replaces grouped convolutions that are not depthwise."""
-    grouped = [
-        module
-        for module in network.modules()
-        if isinstance(module, nn.Conv2d) and 1 < module.groups < module.in_channels
-    ]
-    exchange_(network, {module: ConvolutionPerGroup(module).eval() for module in grouped})
-
-
 def export_float(name: str, file: Path, converter: str) -> None:
     """Writes a network in float32 and checks that the file computes what the network computes.
 
@@ -99,6 +54,7 @@ def export_float(name: str, file: Path, converter: str) -> None:
     ready = export_ready(network, SHAPE)
     with replacing(file) as temporary:
         CONVERTERS[converter].convert(ready, SHAPE, temporary, False)
+        join_slices(temporary)
         check_parity(tflite_format.FORMAT, temporary, expected, images, limits=LIMITS["fp32"])
 
 
