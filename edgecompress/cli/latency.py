@@ -55,9 +55,12 @@ def build(
         str, typer.Option(metavar="tflite|onnx", help="Of the files that are measured.")
     ] = "tflite",
     int8: Annotated[bool, typer.Option("--int8", help="Measure blocks in int8; float32 by default.")] = False,
-    methods: Annotated[
-        str, typer.Option(metavar="NAMES", help="Whose candidates are measured, as lowrank,tucker2.")
-    ] = "lowrank,branches",
+    parts: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="What is measured: candidates of methods, layers by widths, MLPs and heads."
+        ),
+    ] = "lowrank,branches,widths,dimensions",
     plans: Annotated[
         int, typer.Option(min=3, metavar="N", help="Random plans per model that calibrate the sum of blocks.")
     ] = 16,
@@ -101,7 +104,7 @@ def build(
             device=device,
             format=_format(format),
             dtype="int8" if int8 else "float32",
-            methods=opt.parse_names(methods),
+            parts=opt.parse_names(parts),
             input_size=opt.parse_size(input_size),
             plans=plans,
         )

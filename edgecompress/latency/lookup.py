@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgecompress.core.costs import chain_out_size
 from edgecompress.core.latency_table import LatencyTable, TableEntry
@@ -19,6 +19,7 @@ from edgecompress.errors import ConfigError
 from edgecompress.latency.keys import block_key, curve_key, curve_width
 from edgecompress.latency.parsing import parse_block
 from edgecompress.latency.staircase import Curve, fit_curve, tile_unit
+from edgecompress.latency.widths import Widths, widths_of
 
 Join = tuple[int, Size]
 """Channels and size of the maps that two branches add."""
@@ -31,6 +32,7 @@ class Lookup:
     name: str
     exact: Mapping[str, float]
     curves: Mapping[str, Curve]
+    widths: Widths
     joins: Mapping[Join, float]
     """What two branches take beyond the sum of both; below zero where starting a block takes long."""
 
@@ -56,6 +58,7 @@ class Lookup:
         found = None if curve is None else curve.at(curve_width(ops))
         key = block_key(Block(branches=(ops,)), in_size)
         found = self.exact.get(key) if found is None else found
+        found = self.widths.ms(ops[0], in_size) if found is None and len(ops) == 1 else found
         if found is None:
             raise self._lacks(key)
         return found
@@ -74,20 +77,28 @@ def make_lookup(table: LatencyTable, *, name: str | None = None) -> Lookup:
 
 def lookup_of(entries: Iterable[TableEntry], *, name: str) -> Lookup:
     """Returns entries ready to be asked."""
+    measured = [(entry.key, *parse_block(entry.key), entry.median_ms) for entry in entries]
+    chains = [(one.branches[0], size, ms) for _, one, size, ms in measured if len(one.branches) == 1]
+    alone = Lookup(
+        name,
+        {key: ms for key, _, _, ms in measured},
+        _curves(chains),
+        widths_of((ops[0], size, ms) for ops, size, ms in chains if len(ops) == 1),
+        {},
+    )
+    forks = [(one, size, ms) for _, one, size, ms in measured if len(one.branches) > 1]
+    return replace(alone, joins=_joins(forks, alone))
+
+
+def _curves(chains: Iterable[tuple[tuple[Op, ...], Size, float]]) -> dict[str, Curve]:
     points: dict[str, dict[int, float]] = defaultdict(dict)
     units: dict[str, int] = {}
-    exact, forked = {}, []
-    for entry in entries:
-        exact[entry.key] = entry.median_ms
-        block, in_size = parse_block(entry.key)
-        curve = curve_key(block.branches[0], in_size)
-        if len(block.branches) > 1:
-            forked.append((block, in_size, entry.median_ms))
-        elif curve is not None:
-            points[curve][curve_width(block.branches[0])] = entry.median_ms
-            units[curve] = tile_unit(block.branches[0])
-    curves = {key: fit_curve(values, unit=units[key]) for key, values in points.items()}
-    return Lookup(name, exact, curves, _joins(forked, Lookup(name, exact, curves, {})))
+    for ops, in_size, ms in chains:
+        key = curve_key(ops, in_size)
+        if key is not None:
+            points[key][curve_width(ops)] = ms
+            units[key] = tile_unit(ops)
+    return {key: fit_curve(found, unit=units[key]) for key, found in points.items()}
 
 
 def _joins(forked: list[tuple[Block, Size, float]], chains: Lookup) -> dict[Join, float]:

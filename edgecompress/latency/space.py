@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from edgecompress.core.costs import block_macs, chain_out_size
-from edgecompress.core.types import Block, Candidate, Layer, Size
-from edgecompress.latency.keys import block_key, curve_key, curve_width
+from edgecompress.core.types import Block, Candidate, Layer, Op, Size
+from edgecompress.latency.keys import block_key, curve_key, curve_width, width_keys
 from edgecompress.latency.sampling import next_widths
 from edgecompress.latency.staircase import tile_unit
 
@@ -56,6 +56,10 @@ class Space:
     singles: Mapping[str, Task]
     curves: Mapping[str, CurveTasks]
 
+    def __or__(self, other: Space) -> Space:
+        """Returns what covers both."""
+        return Space({**self.singles, **other.singles}, {**self.curves, **other.curves})
+
 
 def task_of(block: Block, in_size: Size) -> Task:
     """Returns the task of measuring a block."""
@@ -83,6 +87,60 @@ def make_space(options: Iterable[tuple[Layer, Iterable[Candidate]]]) -> Space:
             key: CurveTasks(dict(sorted(tasks.items())), _unit(tasks), tuple(sorted(space.replaced[key])))
             for key, tasks in space.curves.items()
         },
+    )
+
+
+def width_space(layers: Iterable[Layer]) -> Space:
+    """Returns what must be measured to know layers with fewer inputs or outputs."""
+    curves: dict[str, CurveTasks] = {}
+    for layer in layers:
+        op, keys = layer.op, width_keys(layer.op, layer.in_size)
+        fields = (("inputs", op.inputs), ("outputs", op.outputs))
+        for key, (field, most) in zip(keys, fields, strict=True):
+            if op.groups == 1 or keys[0] == keys[1]:
+                curves[key] = _narrowed(layer, field, most, curves.get(key))
+    return Space({}, curves)
+
+
+def _narrowed(layer: Layer, field: str, most: int, known: CurveTasks | None) -> CurveTasks:
+    """Returns a layer with every width up to its own; depthwise ones have the same at both sides."""
+    found = {} if known is None else dict(known.by_width)
+    for width in range(1, most + 1):
+        change = (
+            {field: width} if layer.op.groups == 1 else dict.fromkeys(("inputs", "outputs", "groups"), width)
+        )
+        op = layer.op.model_copy(update=change)
+        found[width] = task_of(Block(branches=((op,),)), layer.in_size)
+    return CurveTasks(dict(sorted(found.items())), 1, ())
+
+
+def unit_space(units: Iterable[tuple[tuple[Op, ...], Size]]) -> Space:
+    """Returns what must be measured to know narrower MLPs, and attention with fewer heads."""
+    curves: dict[str, CurveTasks] = {}
+    for ops, in_size in units:
+        key = curve_key(ops, in_size)
+        assert key is not None  # MLPs and attention have curves
+        tasks = {
+            width: task_of(Block(branches=(narrowed_unit(ops, width),)), in_size)
+            for width in range(1, curve_width(ops) + 1)
+        }
+        curves[key] = CurveTasks(tasks, 1, ())
+    return Space({}, curves)
+
+
+def narrowed_unit(ops: tuple[Op, ...], width: int) -> tuple[Op, ...]:
+    """Returns an MLP with fewer hidden channels, or self-attention with fewer heads."""
+    first, inner, last = ops
+    if inner.kind == "attention":
+        outputs = inner.outputs // inner.groups * width
+        middle = {"inputs": 3 * outputs, "outputs": outputs, "groups": width}
+    else:
+        outputs = width
+        middle = {"inputs": width, "outputs": width}
+    return (
+        first.model_copy(update={"outputs": middle["inputs"]}),
+        inner.model_copy(update=middle),
+        last.model_copy(update={"inputs": outputs}),
     )
 
 
@@ -125,7 +183,7 @@ def pending(space: Space, known_ms: Mapping[str, float], *, tolerance: float) ->
     yield from (task for key, task in space.singles.items() if key not in known_ms)
     for curve in space.curves.values():
         dense = [known_ms.get(key) for key in curve.dense]
-        limit = None if None in dense else max(ms for ms in dense if ms is not None)
+        limit = None if None in dense else max((ms for ms in dense if ms is not None), default=math.inf)
         yield from _missing(curve, known_ms, limit, tolerance)
 
 

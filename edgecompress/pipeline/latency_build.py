@@ -27,7 +27,7 @@ from edgecompress.pipeline.bench import device_serials
 from edgecompress.pipeline.latency_files import read_table, summary, table_heading
 from edgecompress.pipeline.latency_measure import Place, seconds_per_file
 from edgecompress.pipeline.latency_space import (
-    METHODS,
+    PARTS,
     Network,
     load_network,
     plan_blocks,
@@ -58,8 +58,8 @@ class Request:
     format: TableFormat = "tflite"
     """Of the files that are measured."""
     dtype: TableDtype = "float32"
-    methods: tuple[str, ...] = METHODS
-    """Whose candidates are measured."""
+    parts: tuple[str, ...] = PARTS
+    """Methods whose candidates are measured; `widths` and `dimensions`."""
     input_size: Size | None = None
     """Height and width, where the models do not say."""
     plans: int = PLANS
@@ -135,7 +135,7 @@ def _work(request: Request, options: Options, seed: int) -> _Work:
         raise ConfigError(f"--output {request.output}: is a directory; give the name of a file")
     place = find_place(request.device, request.format, options)
     networks = tuple(
-        load_network(one, request.methods, input_size=request.input_size)
+        load_network(one, request.parts, input_size=request.input_size)
         for one in dict.fromkeys(request.models)
     )
     return _Work(request, place, request.output, networks, space_of(networks), seed)

@@ -13,13 +13,19 @@ from edgecompress.core.plugins import discover, pick
 from edgecompress.core.types import Block, Candidate, Layer, ModelRef, Size
 from edgecompress.errors import ModelError
 from edgecompress.latency.lookup import Lookup
-from edgecompress.latency.space import Space, make_space
+from edgecompress.latency.space import Space, make_space, unit_space, width_space
 from edgecompress.methods.contract import Method
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.sources import LoadedModel, load_model
+from edgecompress.nets.units import find_units
+from edgecompress.pipeline.target_layers import chosen_layers
 from edgecompress.search.sensitivity import layer_candidates
 
+WIDTHS, DIMENSIONS = "widths", "dimensions"
+"""Names beside those of methods: layers with fewer channels; MLPs and attention with fewer dimensions."""
 METHODS = ("lowrank", "branches")
+PARTS = (*METHODS, WIDTHS, DIMENSIONS)
+"""What a table holds unless less is asked for."""
 DENSE_SHARE = 0.25
 """Of the layers of a plan drawn at random."""
 
@@ -34,6 +40,8 @@ class Network:
     layers: tuple[Layer, ...]
     candidates: dict[str, tuple[Candidate, ...]]
     """By name of the layer."""
+    narrowed: Space
+    """Layers and units with fewer channels."""
 
     @property
     def ref(self) -> ModelRef:
@@ -46,26 +54,39 @@ class Network:
         return self.loaded.ref.source
 
 
-def load_network(source: str, methods: Sequence[str] = METHODS, *, input_size: Size | None = None) -> Network:
+def load_network(source: str, parts: Sequence[str] = PARTS, *, input_size: Size | None = None) -> Network:
     """Loads a network and lists what may replace its layers.
 
     Raises:
-        EdgeCompressError: it cannot be loaded, or has no layer any method can take.
+        EdgeCompressError: it cannot be loaded, or there is nothing to measure.
     """
     known = discover(package, Method)
-    chosen = [pick(known, name, what="method") for name in methods]
+    chosen = [pick(known, name, what="method") for name in parts if name not in (WIDTHS, DIMENSIONS)]
     torch.manual_seed(0)  # weights do not matter here, but files should be the same every time
     loaded = load_model(source, input_size=input_size)
     layers, _ = find_layers(loaded.module, loaded.targets, loaded.ref.input_shape)
     found = {layer.name: layer_candidates(layer, chosen, ())[0] for layer in layers}
-    if not any(found.values()):
-        raise ModelError(f"{source}: no layer can be replaced by {', '.join(methods)}; nothing to measure")
-    return Network(loaded, layers, found)
+    narrowed = _narrowed(loaded, parts)
+    if not any(found.values()) and not narrowed.curves:
+        raise ModelError(f"{source}: no layer can be replaced by {', '.join(parts)}; nothing to measure")
+    return Network(loaded, layers, found, narrowed)
+
+
+def _narrowed(loaded: LoadedModel, parts: Sequence[str]) -> Space:
+    space, shape = Space({}, {}), loaded.ref.input_shape
+    if WIDTHS in parts:
+        space |= width_space(find_layers(loaded.module, chosen_layers(loaded, "all"), shape)[0])
+    if DIMENSIONS in parts:
+        space |= unit_space((unit.ops, unit.in_size) for unit in find_units(loaded.module, shape))
+    return space
 
 
 def space_of(networks: Sequence[Network]) -> Space:
     """Returns everything a table must hold for these networks."""
-    return make_space([(layer, one.candidates[layer.name]) for one in networks for layer in one.layers])
+    space = make_space([(layer, one.candidates[layer.name]) for one in networks for layer in one.layers])
+    for one in networks:
+        space |= one.narrowed
+    return space
 
 
 def random_changes(network: Network, lookup: Lookup, *, seed: int) -> list[Change]:
