@@ -44,7 +44,7 @@ class Sample:
         for name, pattern in FAMILIES:
             if re.match(pattern, self.name):
                 return name
-        named = re.match(r"[a-z]+(v\d)?", self.name)
+        named = re.match(r"[a-z]+?(v\d|(?=[\d_])|$)", self.name)
         assert named is not None
         return named[0]
 
