@@ -1,7 +1,6 @@
 """Networks of the measured Pixel 4 as TFLite files: pytorchcv's architectures through our own exporter.
 
-Their weights are random: how long they take does not depend on them. Grouped convolutions, unless
-depthwise, are written as the measured files had them (pixel4_groups.py).
+Their weights are random: how long they take does not depend on them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from pixel4_groups import join_slices, split_groups_
 from torch import nn
 
 from edgecompress.core.quiet import quiet
@@ -50,11 +48,9 @@ def export_float(name: str, file: Path, converter: str) -> None:
     network = build(name)
     images = torch.randn(2, *SHAPE)
     expected = outputs(network, images)
-    split_groups_(network)
     ready = export_ready(network, SHAPE)
     with replacing(file) as temporary:
         CONVERTERS[converter].convert(ready, SHAPE, temporary, False)
-        join_slices(temporary)
         check_parity(tflite_format.FORMAT, temporary, expected, images, limits=LIMITS["fp32"])
 
 

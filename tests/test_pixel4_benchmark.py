@@ -7,14 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from made_counts import counts
-from torch import nn
 
 from edgecompress.core.counts import CountModel, modelled_ms
-from edgecompress.devices.litert_graph import count_operators
-from edgecompress.export import tflite_litert_torch
-from edgecompress.export.tflite_format import run
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -125,26 +120,3 @@ def test_models_are_written_as_the_device_file_has_them(found_by_name, tmp_path,
     assert "branches" not in model.coefficients_us
     for one in made:
         assert modelled_ms(one.counts, model) == pytest.approx(one.measured_ms, rel=1e-3)
-
-
-def test_grouped_convolutions_become_a_split_and_compute_the_same(found_by_name, tmp_path):
-    groups = importlib.import_module("pixel4_groups")
-    torch.manual_seed(0)
-    network = nn.Sequential(
-        nn.Conv2d(3, 24, 1),
-        nn.Conv2d(24, 12, 3, 2, 1, groups=6),
-        nn.ReLU(),
-        nn.Conv2d(12, 12, 3, groups=12),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-    ).eval()
-    image = torch.randn(1, 3, 12, 12)
-    expected = network(image).detach()
-    groups.split_groups_(network)
-    torch.testing.assert_close(network(image).detach(), expected)
-    file = tmp_path / "model.tflite"
-    tflite_litert_torch.convert(network, (3, 12, 12), file)
-    assert groups.join_slices(file) == 1
-    found = count_operators(file)
-    assert (found["SPLIT"], found.get("SLICE", 0), found["CONV_2D"]) == (1, 0, 7)
-    torch.testing.assert_close(run(file, image), expected, rtol=1e-4, atol=1e-5)
