@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from emulated_core import arm_cache, prepared
 from graph_rows import kinds_of, rows_of
 from small_nets import INPUT_SHAPE, images, small_net
 from torch import nn
@@ -15,6 +16,7 @@ from torch import nn
 from edgecompress import export
 from edgecompress.core.plugins import discover
 from edgecompress.core.types import Block, Layer, Op
+from edgecompress.devices.emulated import count
 from edgecompress.devices.litert_graph import operators_outside_delegate
 from edgecompress.devices.tflite_contents import read_contents
 from edgecompress.errors import ExportError
@@ -25,6 +27,8 @@ from edgecompress.methods.lowrank import METHOD as LOWRANK
 from edgecompress.methods.tucker2 import METHOD as TUCKER2
 from edgecompress.nets.export_ready import export_ready
 from edgecompress.nets.modules import block_module, find_layers, replace_
+
+__all__ = ["arm_cache", "prepared"]
 
 FORMATS, CONVERTERS = discover(export, Format), discover(export, Converter)
 SPLICE = {"tflite": tflite_splice.splice, "onnx": onnx_splice.splice}
@@ -126,6 +130,14 @@ def test_spliced_tflite_runs_inside_the_delegate_and_holds_no_old_weights(made):
             read_contents(real).weight_bytes, rel=0.02
         )
         assert read_contents(spliced).dtype == read_contents(real).dtype
+
+
+def test_an_emulated_core_counts_as_many_instructions(made, prepared, arm_cache, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(arm_cache))
+    files = made("litert-torch").files
+    for precision in ("fp32", "int8"):
+        real, spliced = (count(files[name, precision], prepared) for name in ("real", "spliced"))
+        assert spliced.instructions == pytest.approx(real.instructions, rel=0.01)
 
 
 def test_without_the_other_layers_equal_ones_are_interchangeable(made, tmp_path):

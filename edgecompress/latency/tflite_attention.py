@@ -13,25 +13,36 @@ from edgecompress.latency.tflite_graph import Graph
 def write_attention(graph: Graph, op: Op, source: int, output: int | None = None) -> int:
     """Adds the attention of tokens whose queries, keys and values stand side by side; returns its result."""
     heads, tokens = op.groups, graph.shape(source)[-2]
-    each = op.outputs // heads
-    parts = [graph.activation((*graph.shape(source)[:-1], op.outputs), source) for _ in range(3)]
-    axis = graph.constant(np.array(len(graph.shape(source)) - 1, np.int32))
-    graph.operator("SPLIT", [axis, source], *parts, numSplits=3)
-    scaled = graph.activation(graph.shape(parts[0]), source)
-    factor = graph.numbers(np.array(each**-0.5, np.float32), source)
-    graph.operator("MUL", [parts[0], factor], scaled)
-    apart = (1, tokens, heads, each)
-    queries = _transposed(graph, _reshaped(graph, scaled, apart), (0, 2, 1, 3))
-    keys = _transposed(graph, _reshaped(graph, parts[1], apart), (0, 2, 3, 1))
-    values = _transposed(graph, _reshaped(graph, parts[2], apart), (0, 2, 1, 3))
-    scores = graph.activation((1, heads, tokens, tokens), source)
-    graph.operator("BATCH_MATMUL", [queries, keys], scores)
-    weights = graph.share((1, heads, tokens, tokens), source)
-    graph.operator("SOFTMAX", [scores], weights, beta=1.0)
-    mixed = graph.activation((1, heads, tokens, each), source)
-    graph.operator("BATCH_MATMUL", [weights, values], mixed)
+    q, k, v = _parts(graph, op, source)
+    apart = (1, tokens, heads, op.outputs // heads)
+    queries = _transposed(graph, _reshaped(graph, q, apart), (0, 2, 1, 3))
+    keys = _transposed(graph, _reshaped(graph, k, apart), (0, 2, 3, 1))
+    values = _transposed(graph, _reshaped(graph, v, apart), (0, 2, 1, 3))
+    mixed = _mixed(graph, queries, keys, values)
     joined = _transposed(graph, mixed, (0, 2, 1, 3))
     return _reshaped(graph, joined, (*graph.shape(source)[:-1], op.outputs), output)
+
+
+def _parts(graph: Graph, op: Op, source: int) -> tuple[int, int, int]:
+    """Returns scaled queries, keys and values."""
+    before = graph.shape(source)[:-1]
+    first, second, third = (graph.activation((*before, op.outputs), source) for _ in range(3))
+    axis = graph.constant(np.array(len(before), np.int32))
+    graph.operator("SPLIT", [axis, source], first, second, third, numSplits=3)
+    factor = graph.numbers(np.array((op.outputs // op.groups) ** -0.5, np.float32), source)
+    scaled = graph.activation(graph.shape(first), source)
+    return graph.operator("MUL", [first, factor], scaled), second, third
+
+
+def _mixed(graph: Graph, queries: int, keys: int, values: int) -> int:
+    _, heads, tokens, each = graph.shape(queries)
+    scores = graph.activation((1, heads, tokens, tokens), queries)
+    graph.operator("BATCH_MATMUL", [queries, keys], scores)
+    weights = graph.share((1, heads, tokens, tokens), queries)
+    graph.operator("SOFTMAX", [scores], weights, beta=1.0)
+    return graph.operator(
+        "BATCH_MATMUL", [weights, values], graph.activation((1, heads, tokens, each), queries)
+    )
 
 
 def _reshaped(graph: Graph, source: int, shape: Sequence[int], output: int | None = None) -> int:
