@@ -66,6 +66,7 @@ def candidates(method, module: nn.Module, in_size) -> list[Block]:
 MAPS = {
     "dense": (one_branch(conv(6, 8, 3)), (8, 8)),
     "strided": (one_branch(conv(6, 8, 3, stride=(2, 2))), (9, 8)),
+    "even kernel": (one_branch(conv(6, 8, 4, padding=(1, 1))), (8, 8)),
     "dilated": (one_branch(conv(6, 8, 3, dilation=(2, 2))), (9, 8)),
     "depthwise": (one_branch(conv(6, 6, 5, groups=6)), (8, 8)),
     "multiplied": (one_branch(conv(6, 12, 3, groups=6)), (8, 8)),
