@@ -1,6 +1,7 @@
 # make quickstart   sets up .venv, then compresses the embedded network and shows before and after
 # make test         sets up .venv with the development tools, then runs linters, type check and all tests
 # make lint         linters and type check only
+# make pixel4-table builds devices/tables/pixel4.json again, under qemu; takes about an hour on two cores
 # make clean        removes .venv and caches; runs/ stays
 
 PYTHON  ?= python3
@@ -14,14 +15,20 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 INSTALLED     := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: quickstart test lint clean debian-packages
+# LiteRT for aarch64, for tests that run ARM code under qemu
+ARM_WHEEL := $(VENV)/arm-wheel
+
+PIXEL4_MODELS := fashion_resnet fashion_vit resnet20 resnet56 resnet18 mobilenet_v2 efficientnet_lite0
+
+.PHONY: quickstart test lint clean debian-packages arm-wheel pixel4-table
 
 quickstart: $(INSTALLED)
 	$(BIN)/edgecompress quickstart
 
 # a file's tests stay together, so that its slow fixtures are made once
-test: lint debian-packages
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+test: lint debian-packages arm-wheel
+	EDGECOMPRESS_TEST_WHEEL=$$(ls $(CURDIR)/$(ARM_WHEEL)/*.whl 2>/dev/null | head -n 1) \
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
@@ -31,6 +38,14 @@ lint: $(INSTALLED_DEV)
 debian-packages:
 	sh tests/install-debian-packages.sh tests/debian-packages.txt
 	[ -z "$$CI" ] || sh tests/install-debian-packages.sh tests/debian-packages-ci.txt
+
+arm-wheel: $(INSTALLED_DEV)
+	sh tests/fetch-arm-wheel.sh $(BIN)/python $(ARM_WHEEL)
+
+pixel4-table: $(INSTALLED_DEV)
+	$(BIN)/edgecompress device prepare emulated-a76
+	$(BIN)/edgecompress latency build --device emulated-a76 --output devices/tables/pixel4.json \
+		$(PIXEL4_MODELS:%=--model zoo:%)
 
 $(INSTALLED): pyproject.toml | $(BIN)/pip
 	@echo "installing into $(VENV); takes a few minutes the first time"

@@ -155,6 +155,7 @@ def check(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write predicted against measured as an .html page.")
     ] = None,
+    input_size: opt.InputSize = None,
     threads: Threads = None,
     serial: Annotated[str | None, typer.Option(metavar="SERIAL", help="Which phone.")] = None,
     benchmark_binary: Binary = None,
@@ -179,6 +180,7 @@ def check(
             table,
             model or (),
             plans=plans,
+            input_size=opt.parse_size(input_size),
             threads=threads,
             serial=serial,
             benchmark_binary=benchmark_binary,

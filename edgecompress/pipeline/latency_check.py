@@ -8,6 +8,7 @@ from pathlib import Path
 from edgecompress.core.latency_results import CheckResult, NetworkCheck
 from edgecompress.core.latency_table import LatencyTable, PlanTiming
 from edgecompress.core.progress import NO_PROGRESS, Progress
+from edgecompress.core.types import Size
 from edgecompress.devices.contract import Options
 from edgecompress.latency.calibration import agreement, find_calibration, sum_blocks
 from edgecompress.latency.journal import check_heading
@@ -25,6 +26,7 @@ def check(
     models: Sequence[str] = (),
     *,
     plans: int = 30,
+    input_size: Size | None = None,
     threads: int | None = None,
     serial: str | None = None,
     benchmark_binary: Path | None = None,
@@ -39,6 +41,7 @@ def check(
         table: A file, or the name of a shipped table.
         models: Model sources; all the table is calibrated for when empty.
         plans: How many, per model.
+        input_size: Height and width, where the models do not say; that of the table when None.
         threads: Of the runtime; must be those of the table.
         serial: Which phone.
         benchmark_binary: Google's `benchmark_model` for the phone.
@@ -64,7 +67,9 @@ def check(
     place = find_place(found.device, found.format, options)
     bench = open_bench(place, found.format, found.dtype, begun=table_heading(found), seed=seed)
     check_heading(path, table_heading(found), bench.heading)
-    networks = [load_network(one, METHODS) for one in models or [each.network for each in found.calibrations]]
+    networks = [
+        _loaded(found, one, input_size) for one in models or [each.network for each in found.calibrations]
+    ]
     return CheckResult(
         table=str(path),
         device=found.device,
@@ -72,6 +77,12 @@ def check(
         conditions=found.conditions,
         networks=tuple(_checked(found, bench, one, plans, seed, progress) for one in networks),
     )
+
+
+def _loaded(table: LatencyTable, model: str, input_size: Size | None) -> Network:
+    known = next((one.input_shape[1:] for one in table.calibrations if one.network == model), None)
+    at_own_size = model.startswith("zoo:")  # the zoo knows its input
+    return load_network(model, METHODS, input_size=None if at_own_size else input_size or known)
 
 
 def _checked(
