@@ -195,7 +195,7 @@ def test_a_calibration_finds_scale_megabytes_and_rest():
     for number in range(12):
         blocks = BlockSum(rng.uniform(3, 6), rng.uniform(1, 4))
         rows.append((f"random {number}", blocks, 1.1 * blocks.ms + 0.2 * blocks.weight_megabytes + 0.7))
-    found = fit_calibration("net", (3, 8, 8), rows)
+    found = fit_calibration("net", (3, 8, 8), ["a"], rows)
     assert found.scale == pytest.approx(1.1, rel=0.01)
     assert found.per_megabyte_ms == pytest.approx(0.2, rel=0.05)
     assert found.rest_ms == pytest.approx(0.7, rel=0.1)
@@ -204,11 +204,11 @@ def test_a_calibration_finds_scale_megabytes_and_rest():
 
 
 def test_with_one_plan_the_sum_of_blocks_counts_as_it_is():
-    found = fit_calibration("net", (3, 8, 8), [("dense", BlockSum(4.0, 1.0), 5.0)])
+    found = fit_calibration("net", (3, 8, 8), ["a"], [("dense", BlockSum(4.0, 1.0), 5.0)])
     assert found.scale == pytest.approx(1.0, abs=1e-3) and found.rest_ms == pytest.approx(1.0, abs=0.01)
 
 
 def test_agreement_tells_errors_and_ranks():
     rows = [(f"{n}", BlockSum(float(n), 0.0), float(n)) for n in range(1, 6)]
-    perfect = agreement(fit_calibration("net", (3, 8, 8), rows).timings)
+    perfect = agreement(fit_calibration("net", (3, 8, 8), ["a"], rows).timings)
     assert perfect.mean_error < 0.01 and perfect.rank_correlation == pytest.approx(1.0)

@@ -61,6 +61,10 @@ def build(
             metavar="NAMES", help="What is measured: candidates of methods, layers by widths, MLPs and heads."
         ),
     ] = "lowrank,branches,widths,dimensions",
+    layers: Annotated[
+        str,
+        typer.Option(metavar="paper|all|PATTERNS", help="Layers that may be replaced, as for `compress`."),
+    ] = "paper",
     plans: Annotated[
         int, typer.Option(min=3, metavar="N", help="Random plans per model that calibrate the sum of blocks.")
     ] = 16,
@@ -105,6 +109,7 @@ def build(
             format=_format(format),
             dtype="int8" if int8 else "float32",
             parts=opt.parse_names(parts),
+            layers=layers,
             input_size=opt.parse_size(input_size),
             plans=plans,
         )

@@ -58,6 +58,8 @@ class Calibration(Record):
     network: str
     """Its source, as `zoo:resnet20`."""
     input_shape: tuple[int, int, int]
+    layers: tuple[str, ...] = Field(min_length=1)
+    """Whose blocks are summed; all others are in `rest_ms`."""
     scale: FiniteFloat = Field(gt=0)
     per_megabyte_ms: FiniteFloat
     rest_ms: FiniteFloat

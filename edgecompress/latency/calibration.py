@@ -43,9 +43,15 @@ def sum_blocks(lookup: Lookup, blocks: Sequence[tuple[Block, Size]], *, dtype: s
 
 
 def fit_calibration(
-    network: str, input_shape: tuple[int, int, int], rows: Sequence[tuple[str, BlockSum, float]]
+    network: str,
+    input_shape: tuple[int, int, int],
+    layers: Sequence[str],
+    rows: Sequence[tuple[str, BlockSum, float]],
 ) -> Calibration:
-    """Returns the calibration of a network from plans: their names, blocks and measured milliseconds."""
+    """Returns the calibration of a network from plans: their names, blocks and measured milliseconds.
+
+    `layers` are those whose blocks were summed.
+    """
     sums = np.array([[one.ms, one.weight_megabytes, 1.0] for _, one, _ in rows])
     measured = np.array([ms for _, _, ms in rows])
     relative = sums / measured[:, None]
@@ -68,6 +74,7 @@ def fit_calibration(
     return Calibration(
         network=network,
         input_shape=input_shape,
+        layers=tuple(layers),
         scale=scale,
         per_megabyte_ms=per_megabyte,
         rest_ms=rest,

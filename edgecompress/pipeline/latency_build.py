@@ -60,6 +60,8 @@ class Request:
     dtype: TableDtype = "float32"
     parts: tuple[str, ...] = PARTS
     """Methods whose candidates are measured; `widths` and `dimensions`."""
+    layers: str = "paper"
+    """Which may be replaced: those the papers compress, `all`, or patterns as `layer1.*,head`."""
     input_size: Size | None = None
     """Height and width, where the models do not say."""
     plans: int = PLANS
@@ -135,7 +137,7 @@ def _work(request: Request, options: Options, seed: int) -> _Work:
         raise ConfigError(f"--output {request.output}: is a directory; give the name of a file")
     place = find_place(request.device, request.format, options)
     networks = tuple(
-        load_network(one, request.parts, input_size=request.input_size)
+        load_network(one, request.parts, layers=request.layers, input_size=request.input_size)
         for one in dict.fromkeys(request.models)
     )
     return _Work(request, place, request.output, networks, space_of(networks), seed)
@@ -231,7 +233,7 @@ def _calibration(
         )
         for name, plan in plans.items()
     ]
-    return fit_calibration(network.name, network.ref.input_shape, rows)
+    return fit_calibration(network.name, network.ref.input_shape, network.layer_names, rows)
 
 
 def _written(

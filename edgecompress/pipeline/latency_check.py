@@ -80,9 +80,11 @@ def check(
 
 
 def _loaded(table: LatencyTable, model: str, input_size: Size | None) -> Network:
-    known = next((one.input_shape[1:] for one in table.calibrations if one.network == model), None)
-    at_own_size = model.startswith("zoo:")  # the zoo knows its input
-    return load_network(model, METHODS, input_size=None if at_own_size else input_size or known)
+    known = next((one for one in table.calibrations if one.network == model), None)
+    if known is None:
+        return load_network(model, METHODS, input_size=input_size)
+    own = None if model.startswith("zoo:") else known.input_shape[1:]  # the zoo knows its input
+    return load_network(model, METHODS, layers=",".join(known.layers), input_size=input_size or own)
 
 
 def _checked(

@@ -49,13 +49,20 @@ class Network:
         return self.loaded.ref
 
     @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Of the layers that may be replaced, in forward order."""
+        return tuple(layer.name for layer in self.layers)
+
+    @property
     def name(self) -> str:
         """Its source, which tables know it by."""
         return self.loaded.ref.source
 
 
-def load_network(source: str, parts: Sequence[str] = PARTS, *, input_size: Size | None = None) -> Network:
-    """Loads a network and lists what may replace its layers.
+def load_network(
+    source: str, parts: Sequence[str] = PARTS, *, layers: str = "paper", input_size: Size | None = None
+) -> Network:
+    """Loads a network and lists what may replace its layers, chosen as for `compress`.
 
     Raises:
         EdgeCompressError: it cannot be loaded, or there is nothing to measure.
@@ -64,12 +71,12 @@ def load_network(source: str, parts: Sequence[str] = PARTS, *, input_size: Size 
     chosen = [pick(known, name, what="method") for name in parts if name not in (WIDTHS, DIMENSIONS)]
     torch.manual_seed(0)  # weights do not matter here, but files should be the same every time
     loaded = load_model(source, input_size=input_size)
-    layers, _ = find_layers(loaded.module, loaded.targets, loaded.ref.input_shape)
-    found = {layer.name: layer_candidates(layer, chosen, ())[0] for layer in layers}
+    targets, _ = find_layers(loaded.module, chosen_layers(loaded, layers), loaded.ref.input_shape)
+    found = {layer.name: layer_candidates(layer, chosen, ())[0] for layer in targets}
     narrowed = _narrowed(loaded, parts)
     if not any(found.values()) and not narrowed.curves:
         raise ModelError(f"{source}: no layer can be replaced by {', '.join(parts)}; nothing to measure")
-    return Network(loaded, layers, found, narrowed)
+    return Network(loaded, targets, found, narrowed)
 
 
 def _narrowed(loaded: LoadedModel, parts: Sequence[str]) -> Space:
