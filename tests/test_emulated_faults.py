@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from built_runner import SMALL, SMALL_INT8
 from emulated_core import EMULATION
+from made_counts import counts
 
-from edgecompress.core.counts import CLASSES, COUNTERS
+from edgecompress.core.counts import CLASSES, COUNTERS, modelled_ms, pick_model
 from edgecompress.core.plugins import discover
 from edgecompress.core.statistics import check_alike
 from edgecompress.devices import emulated
@@ -193,6 +194,30 @@ def test_the_shipped_file_has_models_for_its_own_clusters():
     assert len(set(keys)) == len(keys)
     assert {cluster for cluster, _ in keys} <= set(names)
     assert device.emulation.cpu == "cortex-a76"
+
+
+A_NETWORK = counts(
+    multiplies=10**8, simd=10**7, loop_cycles=5 * 10**7, bytes_stored=2 * 10**7, weight_bytes=10**7
+)
+CYCLES = {"float32": {"loop_cycles": 1.0}, "int8": {"multiplies": 0.5, "simd": 0.5}}
+"""The least a processor needs for one; it has two pipes for vectors."""
+
+
+@pytest.mark.parametrize("dtype", CYCLES)
+def test_the_shipped_models_are_sane(dtype):
+    device = load_device("emulated-a76")
+    ghz = {one.name: one.max_ghz for one in device.clusters}
+    prime, gold = (pick_model(device.count_models, cluster=name, dtype=dtype) for name in ("prime", "gold"))
+    for model in (prime, gold):
+        assert model.left_out
+        assert not model.provisional
+        assert len(model.nets) == len(set(model.nets)) > 50
+        assert min(model.coefficients_us.values()) > 0
+        for name, cycles in CYCLES[dtype].items():
+            assert model.coefficients_us[name] > 1e3 * cycles / ghz[model.cluster]
+        assert model.median_error <= model.mean_error < 0.1
+        assert modelled_ms(A_NETWORK, model) == pytest.approx(25 if dtype == "float32" else 32, rel=0.3)
+    assert 1.05 < modelled_ms(A_NETWORK, gold) / modelled_ms(A_NETWORK, prime) < 1.3  # by their clocks 1.17
 
 
 def opened(device, options):
