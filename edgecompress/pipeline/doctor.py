@@ -28,6 +28,7 @@ REQUIRED = {
     "pydantic": "plan.json and run.json",
     "safetensors": "weights",
     "greenlet": "repairing layers in step",
+    "plotly": "plots",
     "onnx": "export to ONNX",
     "onnxscript": "export to ONNX",
     "onnxsim": "export to ONNX",
