@@ -55,7 +55,7 @@ FORMS: dict[str, dict[Dtype, tuple[str, ...]]] = {
 In float32 the pipes, results written to memory and weights read from it; in int8 the vector instructions.
 Ours were chosen by the error on families left out, among some two thousand sets of up to four counters. Many
 are as good within 0.3 points; these are few and do not depend on what ran before, so that parts of a network
-add up. A constant of half a millisecond per inference would bring three more networks within 10 % in float32,
+add up. A constant of half a millisecond per inference would bring two more networks within 10 % in float32,
 but be added to every part, and drown networks smaller than these.
 """
 MODEL = """\

@@ -28,7 +28,7 @@ def write_batch_norms_plainly_(network: nn.Module) -> int:
     Converters may write a subtraction, two products and a sum for each, which all go through memory.
     """
     norms = [module for module in network.modules() if type(module) is nn.BatchNorm2d]
-    replaced = {
+    replaced: dict[nn.Module, nn.Module] = {
         norm: ScaleAndShift(*scale_and_shift(norm)).eval() for norm in norms if knows_statistics(norm)
     }
     exchange_(network, replaced)
