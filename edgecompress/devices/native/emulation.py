@@ -8,6 +8,7 @@ for the little ones would be counted.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 import shutil
@@ -63,7 +64,7 @@ class Prepared:
     cpu: str
     litert_version: str
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
         """A hash of all that decides what is executed, so of all that decides a count."""
         files = [self.runner, self.runner.with_name(build.LIBRARY), self.plugin]
