@@ -67,12 +67,20 @@ def table(*entries: TableEntry) -> LatencyTable:
         format="tflite",
         dtype="float32",
         reference_ms=1.0,
+        overhead_ms=0.0,
         created=datetime(2026, 1, 1, tzinfo=UTC),
         entries=entries,
     )
 
 
-HEADING = Heading(device="made-up", conditions=CONDITIONS, format="tflite", dtype="float32", reference_ms=1.0)
+HEADING = Heading(
+    device="made-up",
+    conditions=CONDITIONS,
+    format="tflite",
+    dtype="float32",
+    reference_ms=1.0,
+    overhead_ms=0.0,
+)
 
 
 # Keys

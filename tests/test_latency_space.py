@@ -104,7 +104,9 @@ def test_other_texts_are_no_keys(key):
 
 def test_a_sweep_covers_every_candidate_within_tolerance_and_measures_few(tmp_path):
     what = space(LOWRANK, BRANCHES)
-    lookup = lookup_of(run(tmp_path, what, lambda tasks: map(measured, tasks)).entries.values(), name="t")
+    lookup = lookup_of(
+        run(tmp_path, what, lambda tasks: map(measured, tasks)).entries.values(), 0.0, name="t"
+    )
     errors, blocks = [], 0
     for layer in LAYERS:
         dense = truth(Task("", Block(branches=((layer.op,),)), layer.in_size))
@@ -186,6 +188,22 @@ def test_nothing_is_pending_once_all_is_known(tmp_path):
     assert list(pending(what, known, tolerance=0.02)) == []
 
 
+def test_what_starting_takes_is_no_part_of_a_block(tmp_path):
+    what = space(LOWRANK)
+    plain = lookup_of(run(tmp_path, what, lambda tasks: map(measured, tasks)).entries.values(), 0.0, name="t")
+
+    def later(task):
+        return measured(task).model_copy(update={"median_ms": truth(task) + 0.5})
+
+    heading = HEADING.model_copy(update={"overhead_ms": 0.5})
+    journal = Journal(tmp_path / "later", heading)
+    sweep(what, journal, lambda tasks: map(later, tasks), tolerance=0.02, seed=0, progress=NO_PROGRESS)
+    started = lookup_of(journal.entries.values(), 0.5, name="t")
+    common = started.exact.keys() & plain.exact.keys()
+    assert len(common) > 0.9 * len(plain.exact)  # rounding may send the choice of widths elsewhere
+    assert all(started.exact[key] == pytest.approx(plain.exact[key]) for key in common)
+
+
 # Calibration
 
 
@@ -199,8 +217,8 @@ def test_a_calibration_finds_scale_megabytes_and_rest():
     assert found.scale == pytest.approx(1.1, rel=0.01)
     assert found.per_megabyte_ms == pytest.approx(0.2, rel=0.05)
     assert found.rest_ms == pytest.approx(0.7, rel=0.1)
-    assert agreement(found.timings).mean_error < 1e-3
-    assert found.predict_ms(4.0, 2.0) == pytest.approx(1.1 * 4 + 0.2 * 2 + 0.7, rel=1e-3)
+    assert agreement(found.timings).mean_error < 2e-3
+    assert found.predict_ms(4.0, 2.0) == pytest.approx(1.1 * 4 + 0.2 * 2 + 0.7, rel=2e-3)
 
 
 def test_with_one_plan_the_sum_of_blocks_counts_as_it_is():

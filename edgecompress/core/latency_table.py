@@ -28,6 +28,14 @@ class TableEntry(Record):
     runs: int = Field(ge=1)
 
 
+def block_ms(entry: TableEntry, overhead_ms: float) -> float:
+    """Returns what a block takes of what its file takes; noise must not make it nothing."""
+    return max(entry.median_ms - overhead_ms, _LEAST * entry.median_ms)
+
+
+_LEAST = 0.02
+
+
 class PlanTiming(Record):
     """A whole network under one plan: what its blocks come to, and what it took."""
 
@@ -82,6 +90,8 @@ class LatencyTable(Record):
     dtype: TableDtype
     reference_ms: FiniteFloat | None = Field(gt=0)
     """Of the block all others are compared with while measuring, which cancels drift; None: exact."""
+    overhead_ms: FiniteFloat = Field(ge=0)
+    """Of a file with next to nothing in it: what each entry takes beyond its block."""
     created: AwareDatetime
     tool_version: str
     entries: tuple[TableEntry, ...]
@@ -116,6 +126,7 @@ def make_table(
     format: TableFormat,
     dtype: TableDtype,
     reference_ms: float | None,
+    overhead_ms: float,
     created: datetime,
     entries: Sequence[TableEntry],
     calibrations: Sequence[Calibration] = (),
@@ -129,6 +140,7 @@ def make_table(
         "format": format,
         "dtype": dtype,
         "reference_ms": reference_ms,
+        "overhead_ms": overhead_ms,
         "created": created,
         "tool_version": __version__,
         "entries": tuple(sorted(entries, key=lambda one: one.key)),

@@ -31,6 +31,8 @@ class Heading(Record):
     dtype: TableDtype
     reference_ms: FiniteFloat | None
     """Of the reference block when the table was begun: all later sittings are scaled to it."""
+    overhead_ms: FiniteFloat
+    """Of a file with next to nothing in it."""
 
 
 class NetworkEntry(Record):

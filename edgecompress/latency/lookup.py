@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from edgecompress.core.costs import chain_out_size
-from edgecompress.core.latency_table import LatencyTable, TableEntry
+from edgecompress.core.latency_table import LatencyTable, TableEntry, block_ms
 from edgecompress.core.types import Block, Op, Size
 from edgecompress.errors import ConfigError
 from edgecompress.latency.keys import block_key, curve_key, curve_width
@@ -34,7 +34,7 @@ class Lookup:
     curves: Mapping[str, Curve]
     widths: Widths
     joins: Mapping[Join, float]
-    """What two branches take beyond the sum of both; below zero where starting a block takes long."""
+    """What two branches take beyond the sum of both."""
 
     def ms(self, block: Block, in_size: Size) -> float:
         """Returns the milliseconds of a block by itself.
@@ -72,12 +72,12 @@ class Lookup:
 
 def make_lookup(table: LatencyTable, *, name: str | None = None) -> Lookup:
     """Returns a table ready to be asked; `name` is what errors call it."""
-    return lookup_of(table.entries, name=name or table.device)
+    return lookup_of(table.entries, table.overhead_ms, name=name or table.device)
 
 
-def lookup_of(entries: Iterable[TableEntry], *, name: str) -> Lookup:
-    """Returns entries ready to be asked."""
-    measured = [(entry.key, *parse_block(entry.key), entry.median_ms) for entry in entries]
+def lookup_of(entries: Iterable[TableEntry], overhead_ms: float, *, name: str) -> Lookup:
+    """Returns entries ready to be asked, without what each takes beyond its block."""
+    measured = [(entry.key, *parse_block(entry.key), block_ms(entry, overhead_ms)) for entry in entries]
     chains = [(one.branches[0], size, ms) for _, one, size, ms in measured if len(one.branches) == 1]
     alone = Lookup(
         name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from edgecompress.core.latency_table import TableEntry
+from edgecompress.core.latency_table import TableEntry, block_ms
 from edgecompress.core.progress import Progress
 from edgecompress.latency.journal import Journal
 from edgecompress.latency.space import Space, Task, expected_count, pending
@@ -33,7 +33,8 @@ def _waves(
 ) -> Iterator[TableEntry]:
     rng = random.Random(seed)
     while True:
-        known = {key: entry.median_ms for key, entry in journal.entries.items()}
+        overhead_ms = journal.heading.overhead_ms
+        known = {key: block_ms(entry, overhead_ms) for key, entry in journal.entries.items()}
         tasks = list({task.key: task for task in pending(space, known, tolerance=tolerance)}.values())
         if not tasks:
             return

@@ -151,7 +151,7 @@ def forecast(request: Request) -> Forecast:
     """
     work = _work(request, DEFAULT_OPTIONS, 0)
     table = read_table(work.output) if work.output.is_file() else None
-    known = {entry.key: entry.median_ms for entry in table.entries} if table else {}
+    known = {entry.key for entry in table.entries} if table else set()
     blocks = expected_count(work.space, known)
     networks = (1 + request.plans) * len(_uncalibrated(work, table))
     return Forecast(
@@ -212,7 +212,7 @@ def _calibrated(
 def _calibration(
     work: _Work, bench: Bench, journal: Journal, network: Network, progress: Progress
 ) -> Calibration:
-    lookup = lookup_of(journal.entries.values(), name=str(work.output))
+    lookup = lookup_of(journal.entries.values(), journal.heading.overhead_ms, name=str(work.output))
     plans = {
         f"random {seed}": random_changes(network, lookup, seed=seed) for seed in range(work.request.plans)
     }
@@ -251,6 +251,7 @@ def _written(
         format=work.request.format,
         dtype=work.request.dtype,
         reference_ms=journal.heading.reference_ms,
+        overhead_ms=journal.heading.overhead_ms,
         created=datetime.now(UTC),
         entries=list(journal.entries.values()),
         calibrations=calibrations,

@@ -62,6 +62,7 @@ def table_heading(table: LatencyTable) -> Heading:
         format=table.format,
         dtype=table.dtype,
         reference_ms=table.reference_ms,
+        overhead_ms=table.overhead_ms,
     )
 
 
@@ -127,6 +128,7 @@ def merge(names: list[str], output: Path) -> TableSummary:
         format=first.format,
         dtype=first.dtype,
         reference_ms=first.reference_ms,
+        overhead_ms=first.overhead_ms,
         created=datetime.now(UTC),
         entries=list({entry.key: entry for table in tables for entry in _rescaled(table, first)}.values()),
         calibrations=list(

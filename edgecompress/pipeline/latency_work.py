@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edgecompress import devices
 from edgecompress.core.latency_table import TableDtype, TableEntry, TableFormat
+from edgecompress.core.measurement import Conditions
 from edgecompress.core.plugins import discover
 from edgecompress.devices.contract import Driver, Options
 from edgecompress.devices.files import load_device
@@ -23,8 +24,8 @@ from edgecompress.pipeline.latency_measure import (
     Timing,
     Write,
     exact_timings,
-    reference_ms,
     relative_timings,
+    steady_ms,
 )
 from edgecompress.pipeline.latency_networks import write_dense
 from edgecompress.pipeline.latency_space import Change, Network
@@ -86,14 +87,32 @@ def open_bench(
     with place.session() as session:
         conditions = session.conditions
     place = place.fixed(conditions)
-    scale = None if begun is None else begun.reference_ms
-    if scale is None and conditions.provenance == "measured":
-        with tempfile.TemporaryDirectory() as name:
-            scale = reference_ms(place, Path(name), _write_reference(format, dtype))
-    heading = Heading(
-        device=place.device.name, conditions=conditions, format=format, dtype=dtype, reference_ms=scale
+    begun = begun or _begun(place, conditions, format, dtype)
+    heading = begun.model_copy(
+        update={"device": place.device.name, "conditions": conditions, "format": format, "dtype": dtype}
     )
     return Bench(place, heading, seed)
+
+
+def _begun(place: Place, conditions: Conditions, format: TableFormat, dtype: TableDtype) -> Heading:
+    """Returns the heading of a new table: the scale of all its figures."""
+    write = FORMATS[format].write_block
+
+    def write_nothing(file: Path) -> None:
+        write(reference.NOTHING, reference.NOTHING_SIZE, file, dtype)
+
+    with tempfile.TemporaryDirectory(prefix="edgecompress-latency-") as name:
+        exact = conditions.provenance == "emulated"
+        scale = None if exact else steady_ms(place, Path(name), _write_reference(format, dtype))
+        overhead_ms = steady_ms(place, Path(name), write_nothing)
+    return Heading(
+        device=place.device.name,
+        conditions=conditions,
+        format=format,
+        dtype=dtype,
+        reference_ms=scale,
+        overhead_ms=overhead_ms,
+    )
 
 
 def _write_reference(format: TableFormat, dtype: TableDtype) -> Write:
