@@ -1,5 +1,6 @@
 """What goes wrong around the emulated core: a qemu that misbehaves is a script, nothing is emulated."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,7 @@ def test_whatever_decides_a_count_is_counted_anew(core, qemu, changed):
     qemu("exit 9")
     file = SMALL_INT8 if changed == "file" else SMALL
     if changed == "cpu":
-        core = Prepared(**vars(core) | {"cpu": "cortex-a72"})
+        core = replace(core, cpu="cortex-a72")
     elif changed == "library":
         core.runner.with_name(LIBRARY).write_text("another")
     elif changed == "root":
@@ -160,7 +161,7 @@ def test_whatever_decides_a_count_is_counted_anew(core, qemu, changed):
     elif changed in ("runner", "plugin"):
         getattr(core, changed).write_text("another")
     with pytest.raises(DeviceError, match="failed"):
-        count(file, core)
+        count(file, replace(core))  # as found anew: what it consists of is looked at once
 
 
 def test_a_damaged_count_is_counted_anew(core, qemu):
