@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,8 +63,7 @@ def test_the_place_of_the_files_does_not_matter(prepared, tmp_path, monkeypatch)
     elsewhere = tmp_path / "a place with a longer name"
     shutil.copytree(prepared.runner.parent, elsewhere / "runner")
     shutil.copytree(prepared.root, elsewhere / "root", symlinks=True)
-    moved = {"runner": elsewhere / "runner" / prepared.runner.name, "root": elsewhere / "root"}
-    other = type(prepared)(**vars(prepared) | moved)
+    other = replace(prepared, runner=elsewhere / "runner" / prepared.runner.name, root=elsewhere / "root")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert other.identity == prepared.identity
     assert counted_marks(SMALL, other, timeout_s=60) == here
@@ -222,7 +222,7 @@ def test_prepare_builds_and_tries_the_emulated_core(tmp_path, monkeypatch):
 def test_an_emulated_core_without_a_library_fails_its_trial(prepared, tmp_path):
     shutil.copytree(prepared.root, tmp_path / "root", symlinks=True)
     next((tmp_path / "root").rglob("libstdc++.so.6")).unlink()
-    broken = type(prepared)(**vars(prepared) | {"root": tmp_path / "root"})
+    broken = replace(prepared, root=tmp_path / "root")
     assert broken.identity != prepared.identity
     check_emulation(prepared)
     with pytest.raises(DeviceError, match=r"libstdc\+\+\.so\.6"):
@@ -230,7 +230,7 @@ def test_an_emulated_core_without_a_library_fails_its_trial(prepared, tmp_path):
 
 
 def test_instructions_the_processor_lacks_are_told(prepared):
-    older = type(prepared)(**vars(prepared) | {"cpu": "cortex-a72"})  # without the dot product it is told of
+    older = replace(prepared, cpu="cortex-a72")  # without the dot product it is told of
     with pytest.raises(DeviceError, match="needs an instruction the emulated cortex-a72 lacks"):
         count(SMALL_INT8, older)
 

@@ -11,7 +11,7 @@ from test_latency_keys import HEADING
 from torch import nn
 
 from edgecompress.core.costs import block_macs
-from edgecompress.core.latency_table import TableEntry
+from edgecompress.core.latency_table import TableEntry, block_ms
 from edgecompress.core.progress import NO_PROGRESS
 from edgecompress.core.types import Block, Layer, Op
 from edgecompress.errors import ArtefactError, DeviceError
@@ -189,19 +189,26 @@ def test_nothing_is_pending_once_all_is_known(tmp_path):
 
 
 def test_what_starting_takes_is_no_part_of_a_block(tmp_path):
-    what = space(LOWRANK)
+    what, starting_ms = space(LOWRANK), 0.05
     plain = lookup_of(run(tmp_path, what, lambda tasks: map(measured, tasks)).entries.values(), 0.0, name="t")
 
     def later(task):
-        return measured(task).model_copy(update={"median_ms": truth(task) + 0.5})
+        return measured(task).model_copy(update={"median_ms": truth(task) + starting_ms})
 
-    heading = HEADING.model_copy(update={"overhead_ms": 0.5})
+    heading = HEADING.model_copy(update={"overhead_ms": starting_ms})
     journal = Journal(tmp_path / "later", heading)
     sweep(what, journal, lambda tasks: map(later, tasks), tolerance=0.02, seed=0, progress=NO_PROGRESS)
-    started = lookup_of(journal.entries.values(), 0.5, name="t")
+    started = lookup_of(journal.entries.values(), starting_ms, name="t")
     common = started.exact.keys() & plain.exact.keys()
     assert len(common) > 0.9 * len(plain.exact)  # rounding may send the choice of widths elsewhere
     assert all(started.exact[key] == pytest.approx(plain.exact[key]) for key in common)
+
+
+@pytest.mark.parametrize("ms", [0.3, 0.5, 0.505])
+def test_a_block_that_is_lost_in_what_starting_takes_still_takes_something(ms):
+    entry = TableEntry(key="linear 1>1 @1x1", median_ms=ms, interval_ms=None, runs=1)
+    assert 0 < block_ms(entry, 0.5) < 0.05 * ms
+    assert block_ms(entry, 0.0) == ms
 
 
 # Calibration
