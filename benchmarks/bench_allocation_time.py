@@ -29,6 +29,7 @@ from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import load_model
 from edgecompress.pipeline.engine import Recipe, Setting, prepare
 from edgecompress.pipeline.evaluate import batch_size
+from edgecompress.search.contract import shape_costs
 from edgecompress.search.ranks.exact import problem_front
 
 
@@ -50,7 +51,7 @@ def main() -> None:
     }
     layers, _ = find_layers(loaded.module, loaded.targets, shape)
     batches = [images for images, _ in splits.calibration.batches(batch_size(shape))]
-    setting = Setting(loaded.module, layers, total, batches)
+    setting = Setting(loaded.module, layers, shape_costs(total), batches)
     with terminal_progress() as progress:
         prepared = prepare(setting, replace(Recipe(), refit="none"), progress)
     start = time.perf_counter()

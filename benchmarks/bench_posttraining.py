@@ -38,6 +38,7 @@ from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import LoadedModel, load_model
 from edgecompress.pipeline.engine import Prepared, Recipe, Setting, compress_to, prepare
 from edgecompress.pipeline.evaluate import accuracy, batch_size
+from edgecompress.search.contract import shape_costs
 
 CALIBRATION, SELECTION = 448, 64
 
@@ -134,12 +135,12 @@ def rows(
 
 def outcome(prepared: Prepared, share: float, loaded: LoadedModel, splits: Splits) -> dict[str, object]:
     """Compresses to a share of the MACs and measures what came of it."""
-    limit = share * prepared.setting.total["macs"]
+    limit = share * prepared.setting.costs["macs"].dense
     compressed = compress_to(prepared, "macs", limit, NO_PROGRESS)
     macs = total_macs(profile(compressed.module, loaded.ref.input_shape))
     return {
-        "kept_macs": macs / prepared.setting.total["macs"],
-        "kept_params": total_params(compressed.module) / prepared.setting.total["params"],
+        "kept_macs": macs / prepared.setting.costs["macs"].dense,
+        "kept_params": total_params(compressed.module) / prepared.setting.costs["params"].dense,
         "top1": top1(compressed.module, loaded, splits),
         "seconds": compressed.seconds,
         "steps": compressed.steps,
@@ -172,7 +173,7 @@ def make_setting(loaded: LoadedModel, splits: Splits) -> Setting:
     size = batch_size(shape)
     calibration = [images for images, _ in splits.calibration.batches(size)]
     selection = [images for images, _ in splits.selection.batches(size)]
-    return Setting(loaded.module, layers, total, calibration, selection)
+    return Setting(loaded.module, layers, shape_costs(total), calibration, selection)
 
 
 def top1(module: torch.nn.Module, loaded: LoadedModel, splits: Splits) -> float:

@@ -14,6 +14,7 @@ from edgecompress.methods.contract import Method
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.pipeline.engine import Recipe, Setting, compress_to, prepare
+from edgecompress.search.contract import shape_costs
 from edgecompress.pipeline.evaluate import divergence, log_probabilities
 from edgecompress.search import ranks
 from edgecompress.search.contract import Selection
@@ -32,12 +33,12 @@ def setting_of(net=None, *, calibration=24, selection=12):
     layers, _ = find_layers(net, TARGETS, INPUT_SHAPE)
     batches = [images(calibration // 2, seed=i) for i in range(2)] if calibration else []
     chosen = [images(selection, seed=3)] if selection else []
-    return Setting(net, layers, costs_of(net), batches, chosen)
+    return Setting(net, layers, shape_costs(costs_of(net)), batches, chosen)
 
 
 def compressed(setting, recipe=QUICK, *, metric="macs", share=0.6):
     prepared = prepare(setting, recipe, NO_PROGRESS)
-    return compress_to(prepared, metric, share * setting.total[metric], NO_PROGRESS)
+    return compress_to(prepared, metric, share * setting.costs[metric].dense, NO_PROGRESS)
 
 
 def harm_of(setting, net, seed=0):
@@ -50,7 +51,7 @@ def harm_of(setting, net, seed=0):
 def test_the_built_network_costs_what_was_chosen_and_at_most_the_limit(metric, share):
     setting = setting_of()
     prepared = prepare(setting, QUICK, NO_PROGRESS)
-    limit = share * setting.total[metric]
+    limit = share * setting.costs[metric].dense
     result = compress_to(prepared, metric, limit, NO_PROGRESS)
     measured = costs_of(result.module)[metric]
     assert measured == prepared.problem(metric, limit).total(result.choices)
@@ -71,7 +72,7 @@ def test_one_preparation_serves_many_budgets_as_a_fresh_one_would():
     setting = setting_of()
     shared = prepare(setting, QUICK, NO_PROGRESS)
     for share in (0.7, 0.4):
-        limit = share * setting.total["macs"]
+        limit = share * setting.costs["macs"].dense
         again = compress_to(shared, "macs", limit, NO_PROGRESS)
         fresh = compress_to(prepare(setting, QUICK, NO_PROGRESS), "macs", limit, NO_PROGRESS)
         assert again.choices == fresh.choices
@@ -127,7 +128,7 @@ def test_local_search_keeps_the_limit_and_lowers_the_loss_it_looks_at():
     without = compressed(setting, recipe)
     with_search = compressed(setting, dataclasses.replace(recipe, local_search=True))
     assert [step for step, _ in with_search.steps] == ["local search"]
-    assert costs_of(with_search.module)["macs"] <= 0.6 * setting.total["macs"]
+    assert costs_of(with_search.module)["macs"] <= 0.6 * setting.costs["macs"].dense
     reference = log_probabilities(setting.model, setting.calibration)
     harm = [divergence(r.module, setting.calibration, reference) for r in (without, with_search)]
     assert harm[1] <= harm[0]
@@ -167,7 +168,7 @@ def test_plain_factors_need_no_images_at_all():
     assert not PLAIN.needs_images
     assert QUICK.needs_images
     setting = setting_of(calibration=0, selection=0)
-    assert costs_of(compressed(setting, PLAIN).module)["macs"] <= 0.6 * setting.total["macs"]
+    assert costs_of(compressed(setting, PLAIN).module)["macs"] <= 0.6 * setting.costs["macs"].dense
 
 
 @pytest.mark.parametrize("name", SELECTIONS)
@@ -177,7 +178,7 @@ def test_every_rank_selection_meets_the_budget(name, metric):
     recipe = dataclasses.replace(PLAIN, rank_selection=name, methods=("lowrank", "tucker2"))
     result = compressed(setting, recipe, metric=metric, share=0.7)
     assert result.choices
-    assert costs_of(result.module)[metric] <= 0.7 * setting.total[metric]
+    assert costs_of(result.module)[metric] <= 0.7 * setting.costs[metric].dense
     assert bool(log_probabilities(result.module, [images(4)]).isfinite().all())
 
 
@@ -187,7 +188,7 @@ def test_every_method_can_be_the_only_one(name):
     recipe = dataclasses.replace(Recipe(), methods=(name,))
     result = compressed(setting, recipe, share=0.8)
     assert {choice.method for choice in result.choices.values()} == {name}
-    assert costs_of(result.module)["macs"] <= 0.8 * setting.total["macs"]
+    assert costs_of(result.module)["macs"] <= 0.8 * setting.costs["macs"].dense
     assert harm_of(setting, result.module, seed=40) < harm_of(setting, small_net(seed=1), seed=40)
 
 
@@ -235,5 +236,5 @@ def test_dead_layers_do_not_stop_the_rest(recipe):
         net.norm1.weight[:6] = 0
     setting = setting_of(net)
     result = compressed(setting, recipe)
-    assert costs_of(result.module)["macs"] <= 0.6 * setting.total["macs"]
+    assert costs_of(result.module)["macs"] <= 0.6 * setting.costs["macs"].dense
     assert harm_of(setting, result.module) < 1e-6

@@ -25,7 +25,7 @@ from edgecompress.nets.sources import LoadedModel, load_model
 from edgecompress.pipeline.engine import Compressed, Prepared, Recipe, Setting, compress_to, prepare
 from edgecompress.pipeline.evaluate import accuracy, batch_size
 from edgecompress.pipeline.target_layers import chosen_layers
-from edgecompress.search.contract import Choices
+from edgecompress.search.contract import Choices, shape_costs
 
 RESULT_FILE = "result.json"
 
@@ -174,7 +174,7 @@ def _compressed(job: _Job, path: Path) -> tuple[CompressResult, Compressed]:
     total: dict[Metric, float] = {"macs": dense.macs, "params": dense.params}
     size = batch_size(shape)
     used = (None, None) if job.splits is None else (job.splits.calibration, job.splits.selection)
-    setting = Setting(network, layers, total, _images(used[0], size), _images(used[1], size))
+    setting = Setting(network, layers, shape_costs(total), _images(used[0], size), _images(used[1], size))
     prepared = prepare(setting, job.recipe, job.progress)
     compressed = compress_to(
         prepared, job.budget.metric, job.budget.limit(total[job.budget.metric]), job.progress

@@ -1,7 +1,11 @@
 """Post-training compression: statistics once, then any number of budgets from one table.
 
-prepare   statistics of the dense model, candidates of every layer with their predicted harm
-compress_to   choose under a budget, build, improve by the true loss, repair
+prepare       statistics of the dense model, candidates of every layer with their predicted harm
+choose        one candidate per layer under a budget, improved by the true loss
+realise       build the chosen network and repair it
+compress_to   all of that for one budget
+
+What takes long is kept in a `Memo`, so that a command that was killed does not do it again.
 """
 
 from __future__ import annotations
@@ -15,8 +19,10 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from edgecompress import factors, methods
+from edgecompress.core.memo import NO_MEMO, Memo
 from edgecompress.core.plugins import discover, pick
 from edgecompress.core.progress import Progress
+from edgecompress.core.search_results import Slower
 from edgecompress.core.types import Layer, Metric
 from edgecompress.errors import ConfigError, ModelError
 from edgecompress.factors.batch_norm import correct_statistics_
@@ -24,12 +30,14 @@ from edgecompress.factors.contract import Factors
 from edgecompress.factors.repair import Which, repair_
 from edgecompress.methods.contract import Method
 from edgecompress.nets.chains import filled_block
+from edgecompress.nets.kept import kept_metrics
 from edgecompress.nets.metric import LayerMetric
 from edgecompress.nets.modules import layer_named, replace_, weight_of
 from edgecompress.pipeline.evaluate import divergence, log_probabilities
 from edgecompress.search import ranks
-from edgecompress.search.contract import Choices, Options, Problem, Selection, dense_shape_cost, shape_cost
+from edgecompress.search.contract import Choices, Costs, Options, Problem, Selection, plan_hash
 from edgecompress.search.local import improve
+from edgecompress.search.paying import drop_slower
 from edgecompress.search.sensitivity import layer_candidates, predicted_errors
 
 LOCAL_SEARCH_EVALUATIONS = 40
@@ -77,8 +85,8 @@ class Setting:
     model: nn.Module
     layers: tuple[Layer, ...]
     """The layers to compress, in forward order."""
-    total: Mapping[Metric, float]
-    """Cost of the whole dense model."""
+    costs: Mapping[Metric, Costs]
+    """In every unit a budget may be given in."""
     calibration: Sequence[Tensor] = ()
     """Batches that shape the weights."""
     selection: Sequence[Tensor] = ()
@@ -96,14 +104,16 @@ class Prepared:
     metrics: Mapping[str, LayerMetric]
     options: tuple[Options, ...]
     skipped: tuple[tuple[str, str], ...]
+    slower: tuple[Slower, ...]
+    """Candidates with fewer MACs that cost more time, by layer and family; none is in `options`."""
     seconds: Mapping[str, float]
+    memo: Memo
 
     def problem(self, metric: Metric, limit: float) -> Problem:
         """Returns the allocation problem for one budget."""
-        dense_cost = dense_shape_cost(metric)
-        targets = sum(dense_cost(o.layer) for o in self.options)
-        fixed = self.setting.total[metric] - targets
-        return Problem(self.options, self.kernels, metric, limit, fixed, shape_cost(metric), dense_cost)
+        costs = self.setting.costs[metric]
+        fixed = costs.besides(o.layer for o in self.options)
+        return Problem(self.options, self.kernels, metric, limit, fixed, costs.candidate, costs.layer)
 
 
 @dataclass
@@ -116,8 +126,15 @@ class Compressed:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def prepare(setting: Setting, recipe: Recipe, progress: Progress) -> Prepared:
-    """Collects statistics and candidates.
+def prepare(
+    setting: Setting,
+    recipe: Recipe,
+    progress: Progress,
+    *,
+    paying: Costs | None = None,
+    memo: Memo = NO_MEMO,
+) -> Prepared:
+    """Collects statistics and candidates; with `paying` only those that cost less than their layer in it.
 
     Raises:
         ConfigError: a name of the recipe is not known or fits no layer.
@@ -129,14 +146,22 @@ def prepare(setting: Setting, recipe: Recipe, progress: Progress) -> Prepared:
     selection = discover(ranks, Selection)[recipe.rank_selection]
     with _timed(seconds, "statistics"):
         options, skipped = _candidates(setting.layers, chosen, recipe.families)
+        slower: tuple[Slower, ...] = ()
+        if paying is not None:
+            options, slower = drop_slower(options, paying)
         layers = [o.layer for o in options]
         kernels = {one.name: _kernel(setting.model, one.name) for one in layers}
         finder = discover(factors, Factors)[recipe.factors]
-        metrics = finder.metrics(setting.model, layers, setting.calibration, recipe.seed, progress)
+        metrics = kept_metrics(
+            memo,
+            "statistics",
+            [one.name for one in layers],
+            lambda: finder.metrics(setting.model, layers, setting.calibration, recipe.seed, progress),
+        )
     if selection.needs_errors:
         with _timed(seconds, "sensitivities"):
-            options = predicted_errors(options, chosen, kernels, metrics, progress)
-    return Prepared(setting, recipe, selection, kernels, metrics, options, skipped, seconds)
+            options = predicted_errors(options, chosen, kernels, metrics, progress, memo=memo)
+    return Prepared(setting, recipe, selection, kernels, metrics, options, skipped, slower, seconds, memo)
 
 
 def _candidates(
@@ -169,25 +194,55 @@ def compress_to(prepared: Prepared, metric: Metric, limit: float, progress: Prog
     Raises:
         BudgetError: that cannot be reached.
     """
-    seconds = dict(prepared.seconds)
     problem = prepared.problem(metric, limit)
+    chosen = choose(prepared, problem, progress)
+    result = realise(prepared, chosen.choices, progress)
+    result.steps[:0] = chosen.steps
+    result.seconds = {**prepared.seconds, **chosen.seconds, **result.seconds}
+    return result
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Candidates of a plan and how they were found."""
+
+    choices: Choices
+    steps: tuple[tuple[str, str], ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def choose(prepared: Prepared, problem: Problem, progress: Progress) -> Chosen:
+    """Chooses one candidate per layer, or none, by the recipe's rule and local search.
+
+    Raises:
+        BudgetError: the limit cannot be met.
+    """
+    seconds: dict[str, float] = {}
     with _timed(seconds, "allocation"):
         choices = prepared.selection.select(problem)
+    if not (prepared.recipe.local_search and prepared.selection.needs_errors and choices):
+        return Chosen(choices, (), seconds)
+    with _timed(seconds, "local search"):
+        choices, told = _searched_locally(prepared, problem, choices, progress)
+    return Chosen(choices, (("local search", told),), seconds)
+
+
+def realise(prepared: Prepared, choices: Choices, progress: Progress) -> Compressed:
+    """Builds the network of a plan and repairs it."""
+    seconds: dict[str, float] = {}
     with _timed(seconds, "factors"):
-        result = Compressed(_built(prepared, choices), choices, seconds=seconds)
-    if prepared.recipe.local_search and prepared.selection.needs_errors and choices:
-        with _timed(seconds, "local search"):
-            _search_locally_(result, prepared, problem, progress)
-    if prepared.recipe.refit != "none" and result.choices:
+        result = Compressed(build(prepared, choices), choices, seconds=seconds)
+    if prepared.recipe.refit != "none" and choices:
         with _timed(seconds, "repair"):
             _repair_(result, prepared, progress)
-    if prepared.recipe.batch_norm != "keep" and result.choices:
+    if prepared.recipe.batch_norm != "keep" and choices:
         with _timed(seconds, "batch norm"):
             _correct_batch_norm_(result, prepared)
     return result
 
 
-def _built(prepared: Prepared, choices: Choices) -> nn.Module:
+def build(prepared: Prepared, choices: Choices) -> nn.Module:
+    """Returns a copy of the dense model with the factors of a plan, not yet repaired."""
     network = copy.deepcopy(prepared.setting.model)
     for name in choices:
         replace_(network, name, _block(prepared, choices, name))
@@ -207,28 +262,27 @@ def _block(prepared: Prepared, choices: Choices, name: str) -> nn.Module:
     return filled_block(choice.blocks[0], fill(choice), bias)
 
 
-def _search_locally_(result: Compressed, prepared: Prepared, problem: Problem, progress: Progress) -> None:
+def _searched_locally(
+    prepared: Prepared, problem: Problem, choices: Choices, progress: Progress
+) -> tuple[Choices, str]:
     batches = _few(prepared.setting.calibration)
     reference = log_probabilities(prepared.setting.model, batches)
-    standing = dict(result.choices)
+    network, standing = build(prepared, choices), dict(choices)
 
-    def loss(choices: Choices) -> float:
-        for name in standing.keys() | choices.keys():
-            if standing.get(name) != choices.get(name):
-                replace_(result.module, name, _block(prepared, choices, name))
+    def loss(attempt: Choices) -> float:
+        return prepared.memo.number(f"loss {plan_hash(attempt)}", lambda: computed(attempt))
+
+    def computed(attempt: Choices) -> float:
+        for name in standing.keys() | attempt.keys():
+            if standing.get(name) != attempt.get(name):
+                replace_(network, name, _block(prepared, attempt, name))
         standing.clear()
-        standing.update(choices)
-        return divergence(result.module, batches, reference)
+        standing.update(attempt)
+        return divergence(network, batches, reference)
 
-    found = improve(
-        problem, result.choices, loss, max_evaluations=LOCAL_SEARCH_EVALUATIONS, progress=progress
-    )
-    loss(found.choices)  # leaves the network as chosen
-    result.choices = found.choices
-    told = (
-        f"{found.trades} of {found.evaluations} trades kept, {_change(found.loss_before, found.loss_after)}"
-    )
-    result.steps.append(("local search", told))
+    found = improve(problem, choices, loss, max_evaluations=LOCAL_SEARCH_EVALUATIONS, progress=progress)
+    change = _change(found.loss_before, found.loss_after)
+    return found.choices, f"{found.trades} of {found.evaluations} trades kept, {change}"
 
 
 def _few(batches: Sequence[Tensor]) -> list[Tensor]:

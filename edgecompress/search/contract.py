@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,6 +14,28 @@ from edgecompress.core.types import Block, Candidate, Layer, Metric
 
 Choices = dict[str, Candidate]
 """The candidate chosen for each layer by name; a layer that is not there stays dense."""
+
+
+def plan_hash(choices: Choices) -> str:
+    """Returns a short name that tells plans apart."""
+    text = json.dumps(sorted((name, one.method, one.family, one.ranks) for name, one in choices.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a model and the parts of it cost in one unit: counted from shapes, or read from a table."""
+
+    metric: Metric
+    dense: float
+    """Of the whole dense model."""
+    candidate: Callable[[Candidate], float]
+    layer: Callable[[Layer], float]
+    """Of a dense layer."""
+
+    def besides(self, layers: Iterable[Layer]) -> float:
+        """Returns the cost of everything but these layers."""
+        return self.dense - sum(map(self.layer, layers))
 
 
 @dataclass(frozen=True)
@@ -76,3 +100,11 @@ def dense_shape_cost(metric: Metric) -> Callable[[Layer], float]:
         return float(block_params(block) if metric == "params" else block_macs(block, layer.in_size))
 
     return cost
+
+
+def shape_costs(totals: Mapping[Metric, float]) -> dict[Metric, Costs]:
+    """Returns the costs that follow from shapes, given those of the whole dense model."""
+    return {
+        metric: Costs(metric, total, shape_cost(metric), dense_shape_cost(metric))
+        for metric, total in totals.items()
+    }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from edgecompress.core.memo import NO_MEMO, Memo
 from edgecompress.core.progress import Progress
-from edgecompress.core.types import Candidate, Layer
+from edgecompress.core.types import Candidate, Layer, Record
 from edgecompress.errors import UnsupportedLayer
 from edgecompress.methods.contract import Fill, Method
 from edgecompress.nets.chains import equivalent_kernel
@@ -53,12 +55,25 @@ def predicted_errors(
     kernels: Mapping[str, Tensor],
     metrics: Mapping[str, LayerMetric],
     progress: Progress,
+    *,
+    memo: Memo = NO_MEMO,
 ) -> tuple[Options, ...]:
     """Returns the options with the error of every candidate filled in."""
+
+    def errors(one: Options) -> _Errors:
+        name = one.layer.name
+        return _Errors(values=_errors(one, methods, kernels[name], metrics[name]))
+
     return tuple(
-        Options(o.layer, o.candidates, _errors(o, methods, kernels[o.layer.name], metrics[o.layer.name]))
+        Options(
+            o.layer, o.candidates, memo.record(f"errors {o.layer.name}", _Errors, partial(errors, o)).values
+        )
         for o in progress.track(options, "sensitivities")
     )
+
+
+class _Errors(Record):
+    values: tuple[float, ...]
 
 
 def _errors(
