@@ -14,10 +14,9 @@ from edgecompress.methods.contract import Method
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.pipeline.engine import Recipe, Setting, compress_to, prepare
-from edgecompress.search.contract import shape_costs
 from edgecompress.pipeline.evaluate import divergence, log_probabilities
 from edgecompress.search import ranks
-from edgecompress.search.contract import Selection
+from edgecompress.search.contract import Selection, shape_costs
 
 PLAIN = Recipe(factors="plain", refit="none", local_search=False, batch_norm="keep")
 QUICK = Recipe(local_search=False)

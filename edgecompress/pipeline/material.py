@@ -1,0 +1,157 @@
+"""What `compress` and `search` work on: a model, its images in three parts, and what to say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from edgecompress.core.costs import block_macs, block_params
+from edgecompress.core.progress import Progress
+from edgecompress.core.results import LayerChange, ModelSummary, SplitSummary
+from edgecompress.core.types import Block, Layer, Metric, Plan
+from edgecompress.data.sources import open_source
+from edgecompress.data.splits import Split, Splits, check_labels, make_splits, usual_counts
+from edgecompress.errors import ConfigError
+from edgecompress.nets.modules import find_layers
+from edgecompress.nets.profile import profile, total_macs, total_params
+from edgecompress.nets.sources import LoadedModel
+from edgecompress.pipeline.engine import Setting
+from edgecompress.pipeline.evaluate import accuracy, batch_size
+from edgecompress.search.contract import Choices, Costs
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """Which images a command uses for what; None: as usual."""
+
+    data: str | None
+    report_data: str | None
+    calibration: int | None
+    selection: int | None
+    report: int | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Material:
+    """A model, the layers to change, and images."""
+
+    loaded: LoadedModel
+    layers: tuple[Layer, ...]
+    """To be compressed, in forward order."""
+    unfit: tuple[tuple[str, str], ...]
+    """Layers that were asked for and cannot be compressed, each with the reason."""
+    splits: Splits | None
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """SHA-256 of everything that was read, by its name."""
+        found = {} if self.splits is None else {self.splits.summary.source: self.splits.summary.sha256}
+        ref = self.loaded.ref
+        if ref.weights is not None and ref.weights_sha256 is not None:
+            found[ref.weights] = ref.weights_sha256
+        return found
+
+    @property
+    def split(self) -> SplitSummary | None:
+        """Which images are used for what."""
+        return None if self.splits is None else self.splits.summary
+
+    def setting(self, costs: Mapping[Metric, Costs]) -> Setting:
+        """Returns the model and its images as the engine takes them."""
+        used = (None, None) if self.splits is None else (self.splits.calibration, self.splits.selection)
+        return Setting(self.loaded.module, self.layers, costs, *(self._images(one) for one in used))
+
+    def _images(self, split: Split | None) -> list[Tensor]:
+        size = batch_size(self.loaded.ref.input_shape)
+        return [] if split is None else [images for images, _ in split.batches(size)]
+
+    def summary(self, network: nn.Module, progress: Progress, *, what: str) -> ModelSummary:
+        """Returns a network in four figures, its accuracy on the report images."""
+        shape = self.loaded.ref.input_shape
+        rows = profile(network, shape)
+        report = None if self.splits is None else self.splits.report
+        return ModelSummary(
+            params=total_params(network),
+            macs=total_macs(rows),
+            weight_bytes=sum(row.weight_bytes for row in rows),
+            accuracy=None
+            if report is None
+            else accuracy(network, report, size=batch_size(shape), progress=progress, what=what),
+        )
+
+    def plan(self, choices: Choices, skipped: tuple[tuple[str, str], ...]) -> Plan:
+        """Returns a plan of this model; `skipped` are layers no method could take."""
+        ordered = tuple(choices[one.name] for one in self.layers if one.name in choices)
+        return Plan(model=self.loaded.ref, choices=ordered, skipped=(*self.unfit, *skipped))
+
+    def changes(self, choices: Choices) -> tuple[LayerChange, ...]:
+        """Returns what becomes of every layer."""
+        return tuple(_change(layer, choices) for layer in self.layers)
+
+    @property
+    def warnings(self) -> tuple[tuple[str, str], ...]:
+        """What a reader of the result should know."""
+        if not self.loaded.random_weights:
+            return ()
+        return (("weights", "random, as no checkpoint was given: costs are real, accuracy means nothing"),)
+
+
+def gather(
+    loaded: LoadedModel, names: tuple[str, ...], images: ImageOptions, *, images_needed: bool
+) -> Material:
+    """Returns a model with its layers of these names, and images.
+
+    Raises:
+        ConfigError: images are needed and there are none.
+        DataError: they are too few, or are not of the model's classes.
+    """
+    layers, unfit = find_layers(loaded.module, names, loaded.ref.input_shape)
+    return Material(loaded, layers, unfit, _splits(loaded, images, needed=images_needed))
+
+
+def _splits(loaded: LoadedModel, wanted: ImageOptions, *, needed: bool) -> Splits | None:
+    spec = wanted.data or loaded.data
+    if spec is None:
+        if needed:
+            raise ConfigError(
+                f"{loaded.ref.source}: no images to calibrate with; pass --data, "
+                "or --factors plain --no-refit --no-local-search --batch-norm keep"
+            )
+        return None
+    preprocess = loaded.ref.preprocess
+    source = open_source(spec, preprocess)
+    other = None if wanted.report_data is None else open_source(wanted.report_data, preprocess)
+    usual = usual_counts(source, other)
+    calibration = usual[0] if wanted.calibration is None else wanted.calibration
+    if needed and calibration < 1:
+        raise ConfigError(f"{calibration} calibration images: at least 1 is needed with these options")
+    splits = make_splits(
+        source,
+        calibration=calibration,
+        selection=usual[1] if wanted.selection is None else wanted.selection,
+        report=wanted.report,
+        seed=wanted.seed,
+        report_source=other,
+    )
+    if splits.report is not None and loaded.ref.classes is not None:
+        check_labels(splits.report, loaded.ref.classes)
+    return splits
+
+
+def _change(layer: Layer, choices: Choices) -> LayerChange:
+    dense = Block(branches=((layer.op,),))
+    choice = choices.get(layer.name)
+    block = dense if choice is None else choice.blocks[0]
+    return LayerChange(
+        name=layer.name,
+        in_size=layer.in_size,
+        family="dense" if choice is None else choice.family,
+        ranks=() if choice is None else choice.ranks,
+        params_before=block_params(dense),
+        params_after=block_params(block),
+        macs_before=block_macs(dense, layer.in_size),
+        macs_after=block_macs(block, layer.in_size),
+    )
