@@ -37,6 +37,26 @@ def test_a_terminal_shows_nested_loops():
     assert "fitting" in shown
 
 
+CHANGING = """
+import time
+from edgecompress.core.progress import terminal_progress
+class Standing(list):
+    def __str__(self):
+        return f"loss {sum(self)}"
+with terminal_progress() as progress:
+    standing = Standing()
+    for item in progress.track(range(1, 4), standing):
+        standing.append(item)
+        time.sleep(0.3)
+"""
+
+
+def test_a_description_may_change_on_the_way():
+    shown = run_in_terminal(CHANGING)
+    assert "loss 0" in shown
+    assert "loss 3" in shown
+
+
 def test_no_color_is_kept_to():
     colour = re.compile(r"\x1b\[(\d+;)*3[0-8][;m]")
     assert colour.search(run_in_terminal(LOOP))

@@ -17,16 +17,17 @@ T = TypeVar("T")
 class Progress(Protocol):
     """Shows how far loops are."""
 
-    def track(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    def track(self, items: Iterable[T], description: object, total: int | None = None) -> Iterator[T]:
         """Yields `items` and shows how many have gone; loops may be nested.
 
-        `total` is their number, for iterables that do not know their length.
+        `total` is their number, for iterables that do not know their length. What is shown is the text of
+        `description`, asked for anew with each item: it may say how things stand.
         """
 
 
 @dataclass(frozen=True)
 class _Silence:
-    def track(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    def track(self, items: Iterable[T], description: object, total: int | None = None) -> Iterator[T]:
         yield from items
 
 
@@ -38,14 +39,14 @@ NO_PROGRESS: Progress = _Silence()
 class _BarPerLoop:
     bars: Bars
 
-    def track(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    def track(self, items: Iterable[T], description: object, total: int | None = None) -> Iterator[T]:
         if total is None and isinstance(items, Sized):
             total = len(items)
-        task = self.bars.add_task(description, total=total)
+        task = self.bars.add_task(str(description), total=total)
         try:
             for item in items:
                 yield item
-                self.bars.advance(task)
+                self.bars.update(task, advance=1, description=str(description))
         finally:
             self.bars.remove_task(task)
 

@@ -64,7 +64,7 @@ class _OneOfMany:
     name: str
     stop: threading.Event
 
-    def track(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    def track(self, items: Iterable[T], description: object, total: int | None = None) -> Iterator[T]:
         for item in self.shared.track(items, f"{self.name}: {description}", total):
             if self.stop.is_set():
                 raise _Stopped
