@@ -22,6 +22,7 @@ from edgecompress.core.types import Record
 from edgecompress.errors import ArtefactError, ConfigError
 
 RUN_FILE = "run.json"
+WORK_SUFFIX = ".work"
 
 PACKAGES = (
     "torch",
@@ -98,14 +99,14 @@ def create_run(
         ArtefactError: the name is taken and `overwrite` is false, or the disk is full.
     """
     _make_directory(runs_dir)
-    with _claim_name(runs_dir, name, _stem(command, options)) as chosen:
+    with claim_name(runs_dir, name, command, options) as chosen:
         path = runs_dir / chosen
         with new_directory(path, replace=overwrite) as directory:
             yield NewRun(directory, path)
             run = Run(
                 name=chosen,
                 command=command,
-                options=_plain({key: value for key, value in options.items() if key not in WHERE_OPTIONS}),
+                options=plain_options(options),
                 seed=seed,
                 created=datetime.now(UTC),
                 versions=installed_versions(),
@@ -171,6 +172,11 @@ def check_name(name: str) -> None:
         )
 
 
+def work_directory(runs_dir: Path, name: str) -> Path:
+    """Returns where an unfinished run of that name keeps what it has finished."""
+    return runs_dir / f".{name}{WORK_SUFFIX}"
+
+
 def installed_versions() -> dict[str, str]:
     """Returns the versions of Python, of this package and of the `PACKAGES` installed."""
     versions = {"python": platform.python_version(), "edgecompress": __version__}
@@ -181,12 +187,21 @@ def installed_versions() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _claim_name(runs_dir: Path, name: str | None, stem: str) -> Iterator[str]:
-    """Yields `name`, or the first free numbered one, held against other processes until the end."""
+def claim_name(
+    runs_dir: Path, name: str | None, command: str, options: Mapping[str, object]
+) -> Iterator[str]:
+    """Yields `name`, or the first free numbered one, held against other processes until the end.
+
+    Raises:
+        ConfigError: `name` cannot be a directory name.
+        ArtefactError: nothing can be written there.
+    """
     if name is not None:
         check_name(name)
         yield name
         return
+    _make_directory(runs_dir)
+    stem = _stem(command, options)
     for number in itertools.count(1):
         candidate = f"{stem}-{number:03d}"
         claim = runs_dir / f".{candidate}.claim"
@@ -194,7 +209,7 @@ def _claim_name(runs_dir: Path, name: str | None, stem: str) -> Iterator[str]:
             continue
         try:
             # looked at under the claim: another process may just have finished the run of this name
-            if not (runs_dir / candidate).exists():
+            if not (runs_dir / candidate).exists() and not work_directory(runs_dir, candidate).exists():
                 yield candidate
                 return
         finally:
@@ -227,9 +242,10 @@ def _stem(command: str, options: Mapping[str, object]) -> str:
     return re.sub(r"[^A-Za-z0-9_.+]+", "-", f"{command}-{subject}").strip("-.")[:80]
 
 
-def _plain(options: Mapping[str, object]) -> dict[str, JsonValue]:
-    """Returns the options as JSON gives them back: paths as text, tuples as lists."""
-    plain: dict[str, JsonValue] = json.loads(json.dumps(dict(options), default=_path_text))
+def plain_options(options: Mapping[str, object]) -> dict[str, JsonValue]:
+    """Returns what a run does as JSON gives it back: paths as text, tuples as lists."""
+    what = {key: value for key, value in options.items() if key not in WHERE_OPTIONS}
+    plain: dict[str, JsonValue] = json.loads(json.dumps(what, default=_path_text))
     return plain
 
 

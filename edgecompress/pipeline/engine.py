@@ -14,7 +14,7 @@ import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
@@ -104,10 +104,13 @@ class Prepared:
     metrics: Mapping[str, LayerMetric]
     options: tuple[Options, ...]
     skipped: tuple[tuple[str, str], ...]
-    slower: tuple[Slower, ...]
-    """Candidates with fewer MACs that cost more time, by layer and family; none is in `options`."""
     seconds: Mapping[str, float]
     memo: Memo
+
+    def costing(self, costs: Costs) -> Prepared:
+        """Returns the same with other costs in their unit."""
+        known = {**self.setting.costs, costs.metric: costs}
+        return replace(self, setting=replace(self.setting, costs=known))
 
     def problem(self, metric: Metric, limit: float) -> Problem:
         """Returns the allocation problem for one budget."""
@@ -126,29 +129,52 @@ class Compressed:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What may become of every layer, before anything is computed."""
+
+    options: tuple[Options, ...]
+    skipped: tuple[tuple[str, str], ...]
+    """Layers no method can take, each with the reason."""
+    slower: tuple[Slower, ...] = ()
+    """Candidates with fewer MACs that cost more time, by layer and family; none is in `options`."""
+
+
+def offer(setting: Setting, recipe: Recipe, *, paying: Costs | None = None) -> Offer:
+    """Lists candidates; with `paying` only those that cost less than their layer in it.
+
+    Raises:
+        ConfigError: a name of the recipe is not known or fits no layer.
+    """
+    recipe.check()
+    chosen = {name: discover(methods, Method)[name] for name in recipe.methods}
+    options, skipped = _candidates(setting.layers, chosen, recipe.families)
+    if paying is None:
+        return Offer(options, skipped)
+    kept, slower = drop_slower(options, paying)
+    return Offer(kept, skipped, slower)
+
+
 def prepare(
     setting: Setting,
     recipe: Recipe,
     progress: Progress,
     *,
-    paying: Costs | None = None,
+    offered: Offer | None = None,
     memo: Memo = NO_MEMO,
 ) -> Prepared:
-    """Collects statistics and candidates; with `paying` only those that cost less than their layer in it.
+    """Collects statistics and what every candidate would cost in accuracy.
 
     Raises:
         ConfigError: a name of the recipe is not known or fits no layer.
         ModelError: weights, activations or gradients are not finite.
     """
-    recipe.check()
+    found = offered or offer(setting, recipe)
     seconds: dict[str, float] = {}
+    options = found.options
     chosen = {name: discover(methods, Method)[name] for name in recipe.methods}
     selection = discover(ranks, Selection)[recipe.rank_selection]
     with _timed(seconds, "statistics"):
-        options, skipped = _candidates(setting.layers, chosen, recipe.families)
-        slower: tuple[Slower, ...] = ()
-        if paying is not None:
-            options, slower = drop_slower(options, paying)
         layers = [o.layer for o in options]
         kernels = {one.name: _kernel(setting.model, one.name) for one in layers}
         finder = discover(factors, Factors)[recipe.factors]
@@ -161,7 +187,7 @@ def prepare(
     if selection.needs_errors:
         with _timed(seconds, "sensitivities"):
             options = predicted_errors(options, chosen, kernels, metrics, progress, memo=memo)
-    return Prepared(setting, recipe, selection, kernels, metrics, options, skipped, slower, seconds, memo)
+    return Prepared(setting, recipe, selection, kernels, metrics, options, found.skipped, seconds, memo)
 
 
 def _candidates(
@@ -265,7 +291,7 @@ def _block(prepared: Prepared, choices: Choices, name: str) -> nn.Module:
 def _searched_locally(
     prepared: Prepared, problem: Problem, choices: Choices, progress: Progress
 ) -> tuple[Choices, str]:
-    batches = _few(prepared.setting.calibration)
+    batches = few_images(prepared.setting.calibration)
     reference = log_probabilities(prepared.setting.model, batches)
     network, standing = build(prepared, choices), dict(choices)
 
@@ -285,7 +311,7 @@ def _searched_locally(
     return found.choices, f"{found.trades} of {found.evaluations} trades kept, {change}"
 
 
-def _few(batches: Sequence[Tensor]) -> list[Tensor]:
+def few_images(batches: Sequence[Tensor]) -> list[Tensor]:
     """Returns the first batches, within the limits of the local search."""
     each = batches[0]
     images = min(LOCAL_SEARCH_IMAGES, LOCAL_SEARCH_PIXELS // (each.shape[-1] * each.shape[-2]))

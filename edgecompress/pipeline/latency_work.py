@@ -18,16 +18,16 @@ from edgecompress.errors import ConfigError
 from edgecompress.latency import reference
 from edgecompress.latency.formats import FORMATS
 from edgecompress.latency.journal import Heading
-from edgecompress.latency.space import Task
+from edgecompress.latency.space import Task, task_of
 from edgecompress.pipeline.latency_measure import (
+    Job,
     Place,
     Timing,
-    Write,
     exact_timings,
     relative_timings,
     steady_ms,
 )
-from edgecompress.pipeline.latency_networks import write_dense
+from edgecompress.pipeline.latency_networks import write_network
 from edgecompress.pipeline.latency_space import Change, Network
 
 
@@ -59,7 +59,7 @@ class Bench:
         """Whether figures are computed and not timed."""
         return self.heading.reference_ms is None
 
-    def timings(self, writes: Sequence[Write]) -> Iterator[tuple[int, Timing]]:
+    def timings(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Timing]]:
         """Yields what files take, each with its position, as soon as it is known.
 
         Raises:
@@ -68,10 +68,10 @@ class Bench:
         """
         with tempfile.TemporaryDirectory(prefix="edgecompress-latency-") as name:
             if self.heading.reference_ms is None:
-                yield from exact_timings(self.place, Path(name), writes)
+                yield from exact_timings(self.place, Path(name), jobs)
                 return
-            scale = (_write_reference(self.heading.format, self.heading.dtype), self.heading.reference_ms)
-            yield from relative_timings(self.place, Path(name), writes, scale, seed=self.seed)
+            scale = _reference(self.heading.format, self.heading.dtype), self.heading.reference_ms
+            yield from relative_timings(self.place, Path(name), jobs, *scale, seed=self.seed)
 
 
 def open_bench(
@@ -96,15 +96,11 @@ def open_bench(
 
 def _begun(place: Place, conditions: Conditions, format: TableFormat, dtype: TableDtype) -> Heading:
     """Returns the heading of a new table: the scale of all its figures."""
-    write = FORMATS[format].write_block
-
-    def write_nothing(file: Path) -> None:
-        write(reference.NOTHING, reference.NOTHING_SIZE, file, dtype)
-
     with tempfile.TemporaryDirectory(prefix="edgecompress-latency-") as name:
         exact = conditions.provenance == "emulated"
-        scale = None if exact else steady_ms(place, Path(name), _write_reference(format, dtype))
-        overhead_ms = steady_ms(place, Path(name), write_nothing)
+        scale = None if exact else steady_ms(place, Path(name), _reference(format, dtype))
+        nothing = task_of(reference.NOTHING, reference.NOTHING_SIZE)
+        overhead_ms = steady_ms(place, Path(name), _job(nothing, format, dtype))
     return Heading(
         device=place.device.name,
         conditions=conditions,
@@ -115,18 +111,21 @@ def _begun(place: Place, conditions: Conditions, format: TableFormat, dtype: Tab
     )
 
 
-def _write_reference(format: TableFormat, dtype: TableDtype) -> Write:
-    return lambda file: FORMATS[format].write_block(reference.BLOCK, reference.IN_SIZE, file, dtype)
+def _reference(format: TableFormat, dtype: TableDtype) -> Job:
+    return _job(task_of(reference.BLOCK, reference.IN_SIZE), format, dtype)
+
+
+def _job(task: Task, format: TableFormat, dtype: TableDtype) -> Job:
+    def write(file: Path) -> None:
+        FORMATS[format].write_block(task.block, task.in_size, file, dtype)
+
+    return Job(task.key, write)
 
 
 def measure_blocks(bench: Bench, tasks: Sequence[Task]) -> Iterator[TableEntry]:
     """Yields the entries of blocks as soon as they are known."""
-    kind, dtype = FORMATS[bench.heading.format], bench.heading.dtype
-
-    def write(task: Task, file: Path) -> None:
-        kind.write_block(task.block, task.in_size, file, dtype)
-
-    for position, timing in bench.timings([partial(write, task) for task in tasks]):
+    jobs = [_job(task, bench.heading.format, bench.heading.dtype) for task in tasks]
+    for position, timing in bench.timings(jobs):
         yield TableEntry(
             key=tasks[position].key,
             median_ms=timing.median_ms,
@@ -148,11 +147,11 @@ def measure_plans(
     kind, dtype = FORMATS[bench.heading.format], bench.heading.dtype
     with tempfile.TemporaryDirectory(prefix="edgecompress-latency-") as name:
         dense = Path(name) / f"dense{kind.suffix}"
-        write_dense(network, bench.heading.format, dtype, dense)
+        write_network(network.loaded.module, network.ref, bench.heading.format, dtype, dense)
 
         def write(changes: Sequence[Change], file: Path) -> None:
             kind.splice(dense, changes, file, layers=network.layers)
 
-        writes = [partial(write, changes) for _, changes in plans]
-        for position, timing in bench.timings(writes):
+        jobs = [Job(f"{network.name}, plan {plan!r}", partial(write, changes)) for plan, changes in plans]
+        for position, timing in bench.timings(jobs):
             yield plans[position][0], timing.median_ms
