@@ -93,7 +93,18 @@ def test_any_convolution_is_read_back(data):
     assert parse_block(block_key(block, (30, 31))) == (block, (30, 31))
 
 
-@pytest.mark.parametrize("key", ["", "conv", "conv 3>4 3x3", "pool 3 @8x8", "linear 3>x @1x1"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "conv",
+        "conv 3>4 3x3",
+        "pool 3 @8x8",
+        "linear 3>x @1x1",
+        "conv 0>4 1x1 @8x8",
+        "conv 3>4 1x1 g2 @8x8",
+    ],
+)
 def test_other_texts_are_no_keys(key):
     with pytest.raises(ArtefactError, match="build the table again"):
         parse_block(key)
@@ -231,6 +242,13 @@ def test_a_calibration_finds_scale_megabytes_and_rest():
 def test_with_one_plan_the_sum_of_blocks_counts_as_it_is():
     found = fit_calibration("net", (3, 8, 8), ["a"], [("dense", BlockSum(4.0, 1.0), 5.0)])
     assert found.scale == pytest.approx(1.0, abs=1e-3) and found.rest_ms == pytest.approx(1.0, abs=0.01)
+
+
+def test_noise_never_makes_a_network_with_slower_blocks_the_faster_one():
+    rows = [(f"{n}", BlockSum(n, 1.0), 9.0 - n) for n in (1.0, 2.0, 3.0, 4.0)]
+    found = fit_calibration("net", (3, 8, 8), ["a"], rows)
+    assert found.predict_ms(4.0, 1.0) > found.predict_ms(1.0, 1.0) > 0
+    assert agreement(found.timings).mean_error < 0.5
 
 
 def test_agreement_tells_errors_and_ranks():

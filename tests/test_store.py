@@ -55,7 +55,7 @@ def test_a_record_is_read_back(tmp_path):
         (b"", "invalid json"),
         (b'{"kind": "conv2d", "inp', "invalid json"),
         (b"\x80\x04\x95", "not a text file"),
-        (b"[]", "file: "),
+        (b"[]", "input should be an object"),
         (b'{"kind": "conv2d", "inputs": 3}', "outputs: "),
         (b'{"kind": "conv2d", "inputs": 3, "outputs": "many"}', "outputs: "),
         (b'{"kind": "linear", "inputs": 3, "outputs": 4, "colour": 1}', "colour: "),

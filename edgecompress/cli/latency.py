@@ -66,7 +66,7 @@ def build(
         typer.Option(metavar="paper|all|PATTERNS", help="Layers that may be replaced, as for `compress`."),
     ] = "paper",
     plans: Annotated[
-        int, typer.Option(min=3, metavar="N", help="Random plans per model that calibrate the sum of blocks.")
+        int, typer.Option(metavar="N", help="Random plans per model that calibrate the sum of blocks.")
     ] = 16,
     input_size: opt.InputSize = None,
     threads: Threads = None,
@@ -156,7 +156,7 @@ def show(table: Table, as_json: opt.AsJson = False) -> None:
 def check(
     table: Table,
     model: Models = None,
-    plans: Annotated[int, typer.Option(min=3, metavar="N", help="Random plans to measure.")] = 30,
+    plans: Annotated[int, typer.Option(metavar="N", help="Random plans to measure.")] = 30,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write predicted against measured as an .html page.")
     ] = None,

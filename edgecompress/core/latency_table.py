@@ -108,7 +108,7 @@ class LatencyTable(Record):
     @model_validator(mode="after")
     def _untouched(self) -> LatencyTable:
         if self.sha256 != table_hash(self):
-            raise ValueError("the hash does not fit the content; the table was edited or damaged")
+            raise ValueError("the hash does not fit the content")
         return self
 
 

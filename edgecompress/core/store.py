@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from edgecompress.errors import ArtefactError
 
 R = TypeVar("R", bound=BaseModel)
+VERSIONS = ("schema_version", "format_version")
+"""Fields that say of which version a record is."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -45,9 +48,18 @@ def read_record(path: Path, kind: type[R]) -> R:
     except UnicodeDecodeError:
         raise ArtefactError(f"{path}: not a text file") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise ArtefactError(f"{path}: {where}: {first['msg'].lower()}; was it edited or cut off?") from None
+        raise ArtefactError(f"{path}: {_fault(error.errors()[0])}") from None
+
+
+def _fault(details: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in details["loc"])
+    if where in VERSIONS and details["type"] == "literal_error":
+        return (
+            f"is of version {details['input']!r}, and this edgecompress reads {details['ctx']['expected']}; "
+            "make the file again, or use the edgecompress that made it"
+        )
+    said = details["msg"].removeprefix("Value error, ").lower()
+    return f"{where + ': ' if where else ''}{said}; was it edited or cut off?"
 
 
 @contextlib.contextmanager

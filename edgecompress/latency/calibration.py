@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from edgecompress.core.costs import BYTES_PER_WEIGHT, block_params
@@ -22,6 +23,8 @@ from edgecompress.latency.lookup import Lookup
 PULL = 0.1
 """Weight of the gentle pull; one plan weighs 1. Of 0.01, 0.1 and 0.3 on noisy timings the last two were as
 good on plans left out, the first worse."""
+LEAST_SCALE = 0.1
+"""A faster plan must never be predicted as the slower one, however much the timings scatter."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,20 @@ def sum_blocks(lookup: Lookup, blocks: Sequence[tuple[Block, Size]], *, dtype: s
     return BlockSum(sum(lookup.ms(block, size) for block, size in blocks), each * weights / 1e6)
 
 
+def plan_timing(
+    plan: str, blocks: BlockSum, measured_ms: float, predicted_ms: float, *, fitted: bool
+) -> PlanTiming:
+    """Returns what is kept of a network that was measured under a plan."""
+    return PlanTiming(
+        plan=plan,
+        blocks_ms=blocks.ms,
+        weight_megabytes=blocks.weight_megabytes,
+        measured_ms=measured_ms,
+        predicted_ms=predicted_ms,
+        fitted=fitted,
+    )
+
+
 def fit_calibration(
     network: str,
     input_shape: tuple[int, int, int],
@@ -59,17 +76,10 @@ def fit_calibration(
     pull = PULL * np.diag([relative[:, 0].mean(), relative[:, 1].mean(), 0.0])[:2]
     left = np.vstack([relative, pull])
     right = np.concatenate([np.ones(len(rows)), [pull[0, 0], 0.0]])
-    scale, per_megabyte, rest = map(float, np.linalg.lstsq(left, right)[0])
+    scale, per_megabyte, rest = _solved(left, right)
     predicted = sums @ (scale, per_megabyte, rest)
     timings = tuple(
-        PlanTiming(
-            plan=plan,
-            blocks_ms=one.ms,
-            weight_megabytes=one.weight_megabytes,
-            measured_ms=ms,
-            predicted_ms=float(said),
-            fitted=True,
-        )
+        plan_timing(plan, one, ms, float(said), fitted=True)
         for (plan, one, ms), said in zip(rows, predicted, strict=True)
     )
     return Calibration(
@@ -81,6 +91,15 @@ def fit_calibration(
         rest_ms=rest,
         timings=timings,
     )
+
+
+def _solved(left: NDArray[np.float64], right: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Returns the least squares; where noise alone speaks, blocks still count for something."""
+    scale, per_megabyte, rest = map(float, np.linalg.lstsq(left, right)[0])
+    if scale < LEAST_SCALE:
+        scale = LEAST_SCALE
+        per_megabyte, rest = map(float, np.linalg.lstsq(left[:, 1:], right - scale * left[:, 0])[0])
+    return scale, per_megabyte, rest
 
 
 def find_calibration(table: LatencyTable, network: str, input_shape: tuple[int, int, int]) -> Calibration:

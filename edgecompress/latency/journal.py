@@ -6,12 +6,14 @@ conditions; a journal of others is refused.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
-from pydantic import FiniteFloat, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError
 
 from edgecompress.core.latency_table import TableDtype, TableEntry, TableFormat
 from edgecompress.core.measurement import Conditions
@@ -29,9 +31,9 @@ class Heading(Record):
     conditions: Conditions
     format: TableFormat
     dtype: TableDtype
-    reference_ms: FiniteFloat | None
+    reference_ms: FiniteFloat | None = Field(gt=0)
     """Of the reference block when the table was begun: all later sittings are scaled to it."""
-    overhead_ms: FiniteFloat
+    overhead_ms: FiniteFloat = Field(ge=0)
     """Of a file with next to nothing in it."""
 
 
@@ -41,7 +43,12 @@ class NetworkEntry(Record):
     network: str
     input_shape: tuple[int, int, int]
     plan: str
-    measured_ms: FiniteFloat
+    """How it was drawn, and a hash of its blocks: drawn from another space it is another plan."""
+    measured_ms: FiniteFloat = Field(gt=0)
+
+
+NetworkKey = tuple[str, tuple[int, int, int], str]
+"""Name, input and plan of a network that was measured."""
 
 
 class Journal:
@@ -57,10 +64,11 @@ class Journal:
         self._path = path
         self.heading = heading
         self.entries: dict[str, TableEntry] = {}
-        self.networks: dict[tuple[str, str], NetworkEntry] = {}
+        self.networks: dict[NetworkKey, NetworkEntry] = {}
+        _cut_torn_line(path)
         begun = read_heading(path)
         if begun is None:
-            self._begin(heading)
+            self._write(heading)
             return
         check_heading(path, begun, heading)
         self.heading = begun
@@ -83,31 +91,73 @@ class Journal:
         if isinstance(entry, TableEntry):
             self.entries[entry.key] = entry
         else:
-            self.networks[entry.network, entry.plan] = entry
-
-    def _begin(self, heading: Heading) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_bytes(b"")
-        except OSError as error:
-            raise ArtefactError(f"{self._path}: could not be written: {error.strerror or error}") from None
-        self._write(heading)
+            self.networks[entry.network, entry.input_shape, entry.plan] = entry
 
     def _read(self) -> None:
-        for line in list(_whole_lines(self._path))[1:]:
+        for line in _whole_lines(self._path).splitlines()[1:]:
             entry = _parsed(TableEntry, line) or _parsed(NetworkEntry, line)
             if entry is None:
                 raise ArtefactError(f"{self._path}: damaged; move it away and build again")
             self._keep(entry)
 
     def _write(self, record: Record) -> None:
+        with _blaming(self._path), self._path.open("ab") as stream:
+            stream.write(record.model_dump_json().encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def locked(table: Path) -> Iterator[Path]:
+    """Yields the path of a table's journal, beside it, while nobody else writes that table.
+
+    A program that is killed lets go of the lock by itself.
+
+    Raises:
+        ConfigError: another program writes it.
+        ArtefactError: the folder cannot be written.
+    """
+    path = journal_path(table)
+    with _blaming(table):
+        stream = _locked_stream(path, table)
+    with stream:
         try:
-            with self._path.open("ab") as stream:
-                stream.write(record.model_dump_json().encode() + b"\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise ArtefactError(f"{self._path}: could not be written: {error.strerror or error}") from None
+            yield path
+        finally:
+            if path.is_file() and not path.stat().st_size:  # nothing was begun
+                path.unlink()
+
+
+def journal_path(table: Path) -> Path:
+    """Returns where the journal of a table is."""
+    return table.with_name(f".{table.name}.journal")
+
+
+def _locked_stream(path: Path, table: Path) -> BinaryIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        stream = path.open("ab")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.is_file() and os.path.samestat(os.fstat(stream.fileno()), path.stat()):
+                return stream
+        except BlockingIOError:
+            stream.close()
+            raise ConfigError(
+                f"{table}: another build is writing it; wait until that ends, or use another file"
+            ) from None
+        stream.close()  # the other has ended in between, and removed its journal
+
+
+@contextlib.contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Says of an error of the file system which file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ArtefactError(
+            f"{path}: could not be written: {error.strerror or error}; use another file"
+        ) from None
 
 
 def read_heading(path: Path) -> Heading | None:
@@ -116,13 +166,19 @@ def read_heading(path: Path) -> Heading | None:
     Raises:
         ArtefactError: the file is no journal.
     """
-    lines = list(_whole_lines(path)) if path.is_file() else []
+    lines = _whole_lines(path).splitlines()
     if not lines:
         return None
     found = _parsed(Heading, lines[0])
     if found is None:
         raise ArtefactError(f"{path}: not a journal of latencies; move it away and build again")
     return found
+
+
+def read_keys(path: Path) -> set[str]:
+    """Returns the keys of the blocks in a journal, of which others may be written at the moment."""
+    entries = (_parsed(TableEntry, line) for line in _whole_lines(path).splitlines())
+    return {entry.key for entry in entries if entry is not None}
 
 
 def check_heading(path: Path, found: Heading, wanted: Heading) -> None:
@@ -134,24 +190,30 @@ def check_heading(path: Path, found: Heading, wanted: Heading) -> None:
     for name in ("device", "format", "dtype"):
         was, now = getattr(found, name), getattr(wanted, name)
         if was != now:
-            raise ConfigError(f"{path}: was begun with {name} {was!r}, not {now!r}; use another file")
+            raise ConfigError(f"{path}: is of {name} {was!r}, not {now!r}; use another file")
     try:
         check_alike(found.conditions, wanted.conditions)
     except ConfigError as error:
-        raise ConfigError(f"{path}: was begun under other conditions: {error}") from None
+        raise ConfigError(f"{path}: is of other conditions: {error}") from None
 
 
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines that were written to their end; cuts off one that was not."""
+def _whole_lines(path: Path) -> bytes:
+    """Returns the lines that were written to their end; nothing where there is no journal."""
     try:
         content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):  # killed in the middle of a line
-            with path.open("r+b") as stream:
-                stream.truncate(whole)
+    except FileNotFoundError:
+        return b""
     except OSError as error:
         raise ArtefactError(f"{path}: cannot be read: {error.strerror or error}") from None
-    yield from content[:whole].splitlines()
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Removes a last line in the middle of which its writer was killed."""
+    whole = len(_whole_lines(path))
+    with _blaming(path):
+        if path.is_file() and path.stat().st_size > whole:
+            os.truncate(path, whole)
 
 
 def _parsed(kind: type[R], line: bytes) -> R | None:

@@ -42,32 +42,34 @@ class Lookup:
         Raises:
             ConfigError: the table does not cover it.
         """
-        if len(block.branches) == 1:
-            return self._chain_ms(block.branches[0], in_size)
-        key = block_key(block, in_size)
-        if key in self.exact:
-            return self.exact[key]
-        join = self.joins.get(_join(block, in_size))
-        if join is None:
-            raise self._lacks(key)
-        chains = [self._chain_ms(ops, in_size) for ops in block.branches]
-        return max(sum(chains) + (len(chains) - 1) * join, max(chains))
-
-    def _chain_ms(self, ops: tuple[Op, ...], in_size: Size) -> float:
-        curve = self.curves.get(curve_key(ops, in_size) or "")
-        found = None if curve is None else curve.at(curve_width(ops))
-        key = block_key(Block(branches=(ops,)), in_size)
-        found = self.exact.get(key) if found is None else found
-        found = self.widths.ms(ops[0], in_size) if found is None and len(ops) == 1 else found
+        found = self.find(block, in_size)
         if found is None:
-            raise self._lacks(key)
+            raise ConfigError(
+                f"latency table {self.name!r}: has no entry for {block_key(block, in_size)!r}; add it with "
+                "`edgecompress latency build --device NAME --model MODEL -o TABLE`"
+            )
         return found
 
-    def _lacks(self, key: str) -> ConfigError:
-        return ConfigError(
-            f"latency table {self.name!r}: has no entry for {key!r}; add it with "
-            "`edgecompress latency build --device NAME --model MODEL -o TABLE`"
-        )
+    def find(self, block: Block, in_size: Size) -> float | None:
+        """Returns the milliseconds of a block by itself; None where the table does not cover it."""
+        if len(block.branches) == 1:
+            return self._find_chain(block.branches[0], in_size)
+        exact = self.exact.get(block_key(block, in_size))
+        if exact is not None:
+            return exact
+        join = self.joins.get(_join(block, in_size))
+        chains = [self._find_chain(ops, in_size) for ops in block.branches]
+        known = [ms for ms in chains if ms is not None]
+        if join is None or len(known) < len(chains):
+            return None
+        return max(sum(known) + (len(known) - 1) * join, max(known))
+
+    def _find_chain(self, ops: tuple[Op, ...], in_size: Size) -> float | None:
+        curve = self.curves.get(curve_key(ops, in_size) or "")
+        found = None if curve is None else curve.at(curve_width(ops))
+        if found is None:
+            found = self.exact.get(block_key(Block(branches=(ops,)), in_size))
+        return self.widths.ms(ops[0], in_size) if found is None and len(ops) == 1 else found
 
 
 def make_lookup(table: LatencyTable, *, name: str | None = None) -> Lookup:

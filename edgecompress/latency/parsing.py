@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+
+from pydantic import ValidationError
 
 from edgecompress.core.types import Block, Op, Size
 from edgecompress.errors import ArtefactError
@@ -42,7 +45,8 @@ def _parse_op(text: str, key: str) -> Op:
     for kind, form in _FORMS.items():
         match = form.fullmatch(text)
         if match is not None:
-            return Op.model_validate({"kind": kind, "bias": True, **_fields(kind, match)})
+            with contextlib.suppress(ValidationError):  # a width of 0, groups that do not divide channels
+                return Op.model_validate({"kind": kind, "bias": True, **_fields(kind, match)})
     raise ArtefactError(f"latency key {key!r}: {text!r} is not understood; build the table again")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,9 +18,20 @@ from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.store import write_record
 from edgecompress.core.types import Size
 from edgecompress.devices.contract import Options
-from edgecompress.errors import ConfigError, DeviceError
+from edgecompress.errors import ConfigError, DeviceError, MissingPackage
 from edgecompress.latency.calibration import fit_calibration, sum_blocks
-from edgecompress.latency.journal import Journal, NetworkEntry, check_heading, read_heading
+from edgecompress.latency.journal import (
+    Heading,
+    Journal,
+    NetworkEntry,
+    NetworkKey,
+    check_heading,
+    journal_path,
+    locked,
+    read_heading,
+    read_keys,
+)
+from edgecompress.latency.keys import block_key
 from edgecompress.latency.lookup import lookup_of
 from edgecompress.latency.space import Space, expected_count, pending
 from edgecompress.latency.sweep import sweep
@@ -28,10 +41,12 @@ from edgecompress.pipeline.latency_files import read_table, summary, table_headi
 from edgecompress.pipeline.latency_measure import Place, seconds_per_file
 from edgecompress.pipeline.latency_space import (
     PARTS,
+    Change,
     Network,
+    check_plans,
     load_network,
     plan_blocks,
-    random_changes,
+    random_plans,
     space_of,
 )
 from edgecompress.pipeline.latency_work import Bench, find_place, measure_blocks, measure_plans, open_bench
@@ -40,8 +55,6 @@ PLANS = 16
 """Random plans per network that the calibration is fitted on, beside the dense network."""
 EXACT_TOLERANCE, MEASURED_TOLERANCE = 0.02, 0.04
 """Largest error of a width that is not measured; timed blocks are not known better than that."""
-JOURNAL_SUFFIX = ".journal"
-
 
 DEFAULT_OPTIONS = Options()
 
@@ -82,10 +95,6 @@ class _Work:
     @property
     def name(self) -> str:
         return self.place.options.serial or self.place.device.name
-
-    @property
-    def journal(self) -> Path:
-        return self.output.with_name(f".{self.output.name}{JOURNAL_SUFFIX}")
 
 
 def build(
@@ -133,6 +142,7 @@ def _named(output: Path, name: str) -> Path:
 def _work(request: Request, options: Options, seed: int) -> _Work:
     if not request.models:
         raise ConfigError("latency build: no model is given; pass --model, as zoo:resnet20")
+    check_plans(request.plans)
     if request.output.is_dir():
         raise ConfigError(f"--output {request.output}: is a directory; give the name of a file")
     place = find_place(request.device, request.format, options)
@@ -151,7 +161,11 @@ def forecast(request: Request) -> Forecast:
     """
     work = _work(request, DEFAULT_OPTIONS, 0)
     table = read_table(work.output) if work.output.is_file() else None
+    journal = journal_path(work.output)
+    _check_asked(work, journal, read_heading(journal))
+    _check_asked(work, work.output, table_heading(table) if table else None)
     known = {entry.key for entry in table.entries} if table else set()
+    known |= read_keys(journal)
     blocks = expected_count(work.space, known)
     networks = (1 + request.plans) * len(_uncalibrated(work, table))
     return Forecast(
@@ -166,6 +180,17 @@ def forecast(request: Request) -> Forecast:
         seconds=round(blocks * _block_seconds(work) + networks * _network_seconds(work), 1),
         table=str(work.output),
     )
+
+
+def _check_asked(work: _Work, path: Path, found: Heading | None) -> None:
+    """Does what `check_heading` does, as far as it can be known without the device."""
+    if found is not None:
+        asked = {
+            "device": work.place.device.name,
+            "format": work.request.format,
+            "dtype": work.request.dtype,
+        }
+        check_heading(path, found, found.model_copy(update=asked))
 
 
 def _block_seconds(work: _Work) -> float:
@@ -184,22 +209,35 @@ def _uncalibrated(work: _Work, table: LatencyTable | None) -> list[Network]:
 
 
 def _built(work: _Work, progress: Progress) -> TableSummary:
-    table = read_table(work.output) if work.output.is_file() else None
-    begun = read_heading(work.journal) or (None if table is None else table_heading(table))
-    bench = open_bench(work.place, work.request.format, work.request.dtype, begun=begun, seed=work.seed)
-    if table is not None:
-        check_heading(work.output, table_heading(table), bench.heading)
-    journal = Journal(work.journal, bench.heading)
-    for entry in () if table is None else table.entries:
-        journal.entries.setdefault(entry.key, entry)
-    tolerance = EXACT_TOLERANCE if bench.is_exact else MEASURED_TOLERANCE
+    with locked(work.output) as path:
+        table = read_table(work.output) if work.output.is_file() else None
+        begun = read_heading(path) or (None if table is None else table_heading(table))
+        bench = open_bench(work.place, work.request.format, work.request.dtype, begun=begun, seed=work.seed)
+        if table is not None:
+            check_heading(work.output, table_heading(table), bench.heading)
+        journal = Journal(path, bench.heading)
+        for entry in () if table is None else table.entries:
+            journal.entries.setdefault(entry.key, entry)
+        with _keeping():
+            _sweep(work, bench, journal, progress)
+            calibrations = _calibrated(work, bench, journal, table, progress)
+        return _written(work, bench, journal, table, calibrations)
+
+
+@contextlib.contextmanager
+def _keeping() -> Iterator[None]:
+    """Says of a device that is gone that nothing is lost."""
     try:
-        measure = partial(measure_blocks, bench)
-        sweep(work.space, journal, measure, tolerance=tolerance, seed=work.seed, progress=progress)
-        calibrations = _calibrated(work, bench, journal, table, progress)
-    except DeviceError as error:
-        raise DeviceError(f"{error}; what was measured is kept, run the same command to go on") from None
-    return _written(work, bench, journal, table, calibrations)
+        yield
+    except (DeviceError, MissingPackage) as error:
+        kept = "what was measured is kept, run the same command to go on"
+        raise type(error)(f"{error}; {kept}") from None
+
+
+def _sweep(work: _Work, bench: Bench, journal: Journal, progress: Progress) -> None:
+    tolerance = EXACT_TOLERANCE if bench.is_exact else MEASURED_TOLERANCE
+    measure = partial(measure_blocks, bench)
+    sweep(work.space, journal, measure, tolerance=tolerance, seed=work.seed, progress=progress)
 
 
 def _calibrated(
@@ -213,27 +251,30 @@ def _calibration(
     work: _Work, bench: Bench, journal: Journal, network: Network, progress: Progress
 ) -> Calibration:
     lookup = lookup_of(journal.entries.values(), journal.heading.overhead_ms, name=str(work.output))
-    plans = {
-        f"random {seed}": random_changes(network, lookup, seed=seed) for seed in range(work.request.plans)
-    }
-    plans = {"dense": [], **plans}
-    missing = [(name, plan) for name, plan in plans.items() if (network.name, name) not in journal.networks]
-    found = progress.track(
-        measure_plans(bench, network, missing), f"measuring {network.name} whole", len(missing)
-    )
-    for name, ms in found:
-        journal.add(
-            NetworkEntry(network=network.name, input_shape=network.ref.input_shape, plan=name, measured_ms=ms)
-        )
-    rows = [
-        (
-            name,
-            sum_blocks(lookup, plan_blocks(network, plan), dtype=work.request.dtype),
-            journal.networks[network.name, name].measured_ms,
-        )
-        for name, plan in plans.items()
-    ]
+    plans = {"dense": [], **random_plans(network, lookup, range(work.request.plans))}
+    _measure_networks(bench, journal, network, plans, progress)
+    rows = []
+    for name, plan in plans.items():
+        blocks = sum_blocks(lookup, plan_blocks(network, plan), dtype=work.request.dtype)
+        rows.append((name, blocks, journal.networks[_network_key(network, name, plan)].measured_ms))
     return fit_calibration(network.name, network.ref.input_shape, network.layer_names, rows)
+
+
+def _measure_networks(
+    bench: Bench, journal: Journal, network: Network, plans: Mapping[str, list[Change]], progress: Progress
+) -> None:
+    """Adds a network under all plans to the journal, but those it holds."""
+    keys = {name: _network_key(network, name, plan) for name, plan in plans.items()}
+    missing = [(name, plan) for name, plan in plans.items() if keys[name] not in journal.networks]
+    measured = measure_plans(bench, network, missing)
+    for name, ms in progress.track(measured, f"measuring {network.name} whole", len(missing)):
+        source, shape, plan = keys[name]
+        journal.add(NetworkEntry(network=source, input_shape=shape, plan=plan, measured_ms=ms))
+
+
+def _network_key(network: Network, name: str, plan: Sequence[Change]) -> NetworkKey:
+    keys = " ".join(block_key(block, size) for block, size in plan_blocks(network, plan))
+    return network.name, network.ref.input_shape, f"{name} {hashlib.sha256(keys.encode()).hexdigest()[:16]}"
 
 
 def _written(

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from edgecompress.core.latency_results import CheckResult, NetworkCheck
-from edgecompress.core.latency_table import LatencyTable, PlanTiming
+from edgecompress.core.latency_table import Calibration, LatencyTable
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.types import Size
 from edgecompress.devices.contract import Options
-from edgecompress.latency.calibration import agreement, find_calibration, sum_blocks
+from edgecompress.errors import ConfigError
+from edgecompress.latency.calibration import agreement, find_calibration, plan_timing, sum_blocks
 from edgecompress.latency.journal import check_heading
-from edgecompress.latency.lookup import make_lookup
+from edgecompress.latency.lookup import Lookup, make_lookup
 from edgecompress.pipeline.latency_files import find_table, read_table, table_heading
-from edgecompress.pipeline.latency_space import METHODS, Network, load_network, plan_blocks, random_changes
+from edgecompress.pipeline.latency_space import (
+    Network,
+    check_plans,
+    every_method,
+    load_network,
+    plan_blocks,
+    random_plans,
+)
 from edgecompress.pipeline.latency_work import Bench, find_place, measure_plans, open_bench
 
 UNSEEN = 1_000_000
@@ -54,6 +63,7 @@ def check(
         EdgeCompressError: the table is of another device, is not calibrated for a model, or the device
             fails.
     """
+    check_plans(plans)
     path, found = find_table(table), read_table(table)
     options = Options(
         threads=threads or found.conditions.threads,
@@ -64,52 +74,61 @@ def check(
         adb=adb,
         clean=True,
     )
+    names = tuple(models) or tuple(one.network for one in found.calibrations)
+    if not names:
+        raise ConfigError(f"{path}: is calibrated for no network; add one with `edgecompress latency build`")
+    networks = [_loaded(found, one, input_size) for one in names]
+    calibrations = [find_calibration(found, one.name, one.ref.input_shape) for one in networks]
     place = find_place(found.device, found.format, options)
     bench = open_bench(place, found.format, found.dtype, begun=table_heading(found), seed=seed)
     check_heading(path, table_heading(found), bench.heading)
-    networks = [
-        _loaded(found, one, input_size) for one in models or [each.network for each in found.calibrations]
-    ]
+    lookup = make_lookup(found, name=path.name)
+    seeds = range(UNSEEN * seed, UNSEEN * seed + plans)
     return CheckResult(
         table=str(path),
         device=found.device,
         provenance=found.provenance,
         conditions=found.conditions,
-        networks=tuple(_checked(found, bench, one, plans, seed, progress) for one in networks),
+        networks=tuple(
+            _checked(bench, _covered(one, lookup), calibration, lookup, seeds, progress)
+            for one, calibration in zip(networks, calibrations, strict=True)
+        ),
     )
 
 
 def _loaded(table: LatencyTable, model: str, input_size: Size | None) -> Network:
     known = next((one for one in table.calibrations if one.network == model), None)
     if known is None:
-        return load_network(model, METHODS, input_size=input_size)
+        return load_network(model, every_method(), input_size=input_size)
     own = None if model.startswith("zoo:") else known.input_shape[1:]  # the zoo knows its input
-    return load_network(model, METHODS, layers=",".join(known.layers), input_size=input_size or own)
+    return load_network(model, every_method(), layers=",".join(known.layers), input_size=input_size or own)
+
+
+def _covered(network: Network, lookup: Lookup) -> Network:
+    """Returns a network with those candidates a table was built for."""
+    sizes = {layer.name: layer.in_size for layer in network.layers}
+    covered = {
+        name: tuple(one for one in found if lookup.find(one.blocks[0], sizes[name]) is not None)
+        for name, found in network.candidates.items()
+    }
+    return replace(network, candidates=covered)
 
 
 def _checked(
-    table: LatencyTable, bench: Bench, network: Network, plans: int, seed: int, progress: Progress
+    bench: Bench,
+    network: Network,
+    calibration: Calibration,
+    lookup: Lookup,
+    seeds: range,
+    progress: Progress,
 ) -> NetworkCheck:
-    calibration = find_calibration(table, network.name, network.ref.input_shape)
-    lookup = make_lookup(table)
-    numbers = range(UNSEEN * seed, UNSEEN * seed + plans)
-    drawn = {f"random {number}": random_changes(network, lookup, seed=number) for number in numbers}
-    measured = progress.track(
-        measure_plans(bench, network, list(drawn.items())), f"measuring {network.name} whole", plans
-    )
+    plans = random_plans(network, lookup, seeds)
+    measured = measure_plans(bench, network, list(plans.items()))
     timings = []
-    for name, ms in measured:
-        blocks = sum_blocks(lookup, plan_blocks(network, drawn[name]), dtype=table.dtype)
-        timings.append(
-            PlanTiming(
-                plan=name,
-                blocks_ms=blocks.ms,
-                weight_megabytes=blocks.weight_megabytes,
-                measured_ms=ms,
-                predicted_ms=calibration.predict_ms(blocks.ms, blocks.weight_megabytes),
-                fitted=False,
-            )
-        )
+    for name, ms in progress.track(measured, f"measuring {network.name} whole", len(plans)):
+        blocks = sum_blocks(lookup, plan_blocks(network, plans[name]), dtype=bench.heading.dtype)
+        predicted_ms = calibration.predict_ms(blocks.ms, blocks.weight_megabytes)
+        timings.append(plan_timing(name, blocks, ms, predicted_ms, fitted=False))
     found = agreement(timings)
     return NetworkCheck(
         network=network.name,

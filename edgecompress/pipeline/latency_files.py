@@ -12,11 +12,10 @@ from scipy.stats import spearmanr
 from edgecompress.core.latency_results import EntryDifference, TableDifference, TableSummary
 from edgecompress.core.latency_table import LatencyTable, TableEntry, make_table
 from edgecompress.core.measurement import Conditions
-from edgecompress.core.statistics import check_alike
 from edgecompress.core.store import read_record, write_record
 from edgecompress.devices.files import shipped_directory
 from edgecompress.errors import ConfigError
-from edgecompress.latency.journal import Heading
+from edgecompress.latency.journal import Heading, check_heading, locked
 from edgecompress.latency.parsing import parse_block
 
 TABLES = "tables"
@@ -120,7 +119,7 @@ def merge(names: list[str], output: Path) -> TableSummary:
     tables = [read_table(name) for name in names]
     first = tables[0]
     for name, table in zip(names[1:], tables[1:], strict=True):
-        _check_mergeable(names[0], first, name, table)
+        check_heading(Path(name), table_heading(table), table_heading(first))
     merged = make_table(
         device=first.device,
         soc=first.soc,
@@ -136,21 +135,9 @@ def merge(names: list[str], output: Path) -> TableSummary:
         ),
         notes=list(dict.fromkeys(note for table in tables for note in table.notes)),
     )
-    write_record(output, merged, indent=None)
+    with locked(output):
+        write_record(output, merged, indent=None)
     return summary(merged, output, added=len(merged.entries) - len(first.entries))
-
-
-def _check_mergeable(name: str, first: LatencyTable, other_name: str, other: LatencyTable) -> None:
-    for field in ("device", "format", "dtype"):
-        one, two = getattr(first, field), getattr(other, field)
-        if one != two:
-            raise ConfigError(
-                f"{other_name}: is of {field} {two!r}, but {name} of {one!r}; tables must be alike"
-            )
-    try:
-        check_alike(first.conditions, other.conditions)
-    except ConfigError as error:
-        raise ConfigError(f"{other_name} and {name}: {error}") from None
 
 
 def _rescaled(table: LatencyTable, onto: LatencyTable) -> list[TableEntry]:

@@ -21,6 +21,7 @@ from edgecompress.core.measurement import Conditions, Interval
 from edgecompress.core.statistics import check_alike
 from edgecompress.devices.contract import BurstSize, Driver, Options, Session
 from edgecompress.devices.protocol import orders
+from edgecompress.errors import ExportError
 
 BATCH = 16
 """Files that are measured in turns; more would be too much memory for large ones."""
@@ -89,6 +90,23 @@ Write = Callable[[Path], None]
 """Writes a file that is to be measured."""
 
 
+@dataclass(frozen=True)
+class Job:
+    """A file to be measured."""
+
+    name: str
+    """What errors call it: the key of its block, or network and plan."""
+    write: Write
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Says of a file that cannot be written or run what is in it."""
+        try:
+            yield
+        except ExportError as error:
+            raise ExportError(f"{self.name}: {error}") from None
+
+
 def steady_ms(place: Place, folder: Path, write: Write) -> float:
     """Returns what one file takes now, measured for longer than others: much depends on it."""
     file = folder / f"steady{place.suffix}"
@@ -103,60 +121,70 @@ def steady_ms(place: Place, folder: Path, write: Write) -> float:
         return statistics.median(session.burst(file, size).center_ms for _ in range(effort.rounds))
 
 
-def exact_timings(place: Place, folder: Path, writes: Sequence[Write]) -> Iterator[tuple[int, Timing]]:
+def exact_timings(place: Place, folder: Path, jobs: Sequence[Job]) -> Iterator[tuple[int, Timing]]:
     """Yields what files take where figures are exact, each with its position, as soon as it is known."""
 
-    def timed(numbered: tuple[int, Write]) -> tuple[int, Timing]:
-        position, write = numbered
+    def timed(numbered: tuple[int, Job]) -> tuple[int, Timing]:
+        position, job = numbered
         file = folder / f"{position}{place.suffix}"
-        write(file)
         try:
-            burst = session.burst(file, IN_PROCESS.burst)
+            with job.named():
+                job.write(file)
+                burst = session.burst(file, IN_PROCESS.burst)
         finally:
             file.unlink(missing_ok=True)
         return position, Timing(burst.center_ms, None, burst.runs)
 
     with place.session() as session, ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
-            yield from pool.map(timed, enumerate(writes))
+            yield from pool.map(timed, enumerate(jobs))
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def relative_timings(
-    place: Place, folder: Path, writes: Sequence[Write], reference: tuple[Write, float], *, seed: int
+    place: Place, folder: Path, jobs: Sequence[Job], reference: Job, reference_ms: float, *, seed: int
 ) -> Iterator[tuple[int, Timing]]:
     """Yields what files take by their ratio to the reference, each with its position, batch by batch."""
     rng = random.Random(seed)
-    for start in range(0, len(writes), BATCH):
+    for start in range(0, len(jobs), BATCH):
         with place.session() as session:
-            files = _written(folder, place.suffix, [reference[0], *writes[start : start + BATCH]])
-            found = _batch(session, files[0], files[1:], reference[1], seed=rng.getrandbits(32))
-        for file in files:
-            file.unlink()
+            first, *others = _written(folder, place.suffix, [reference, *jobs[start : start + BATCH]])
+            found = _batch(session, first, others, reference_ms, seed=rng.getrandbits(32))
+        for written in (first, *others):
+            written.file.unlink()
         yield from enumerate(found, start)
 
 
-def _written(folder: Path, suffix: str, writes: Sequence[Write]) -> list[Path]:
-    files = [folder / f"{position}{suffix}" for position in range(len(writes))]
-    for file, write in zip(files, writes, strict=True):
-        write(file)
-    return files
+@dataclass(frozen=True)
+class _Written:
+    """A file that is there to be measured."""
+
+    job: Job
+    file: Path
+
+
+def _written(folder: Path, suffix: str, jobs: Sequence[Job]) -> list[_Written]:
+    written = [_Written(job, folder / f"{position}{suffix}") for position, job in enumerate(jobs)]
+    for one in written:
+        with one.job.named():
+            one.job.write(one.file)
+    return written
 
 
 def _batch(
-    session: Session, reference: Path, files: Sequence[Path], reference_ms: float, *, seed: int
+    session: Session, reference: _Written, files: Sequence[_Written], reference_ms: float, *, seed: int
 ) -> list[Timing]:
     effort = NEW_PROCESS if session.fresh_process else IN_PROCESS
-    session.load(reference)
+    session.load(reference.file)
     ratios: list[list[float]] = [[] for _ in files]
     runs = [0] * len(files)
     for order in orders(len(files), effort.rounds, seed):
-        before = session.burst(reference, effort.burst).center_ms
+        before = session.burst(reference.file, effort.burst).center_ms
         for start in range(0, len(order), STRETCH):
             stretch = order[start : start + STRETCH]
             bursts = [_burst(session, files[position], effort.burst) for position in stretch]
-            after = session.burst(reference, effort.burst).center_ms
+            after = session.burst(reference.file, effort.burst).center_ms
             for position, (ms, count) in zip(stretch, bursts, strict=True):
                 ratios[position].append(ms / ((before + after) / 2))
                 runs[position] += count
@@ -164,9 +192,10 @@ def _batch(
     return [_timing(found, reference_ms, count) for found, count in zip(ratios, runs, strict=True)]
 
 
-def _burst(session: Session, file: Path, size: BurstSize) -> tuple[float, int]:
-    session.load(file)  # anew: one copy may lie better in memory than another
-    burst = session.burst(file, size)
+def _burst(session: Session, written: _Written, size: BurstSize) -> tuple[float, int]:
+    with written.job.named():
+        session.load(written.file)  # anew: one copy may lie better in memory than another
+        burst = session.burst(written.file, size)
     return burst.center_ms, burst.runs
 
 
@@ -182,7 +211,7 @@ def seconds_per_file(place: Place, macs: float) -> float:
     """Guesses how long one file will take, for forecasts."""
     if place.device.emulation is not None:
         return (0.4 + 4e-8 * macs) / (os.cpu_count() or 1)
-    phone = place.driver.name != "local" and not place.driver.name.startswith("local")
+    phone = not place.driver.name.startswith("local")
     effort, overhead_s = (NEW_PROCESS, 0.6) if phone else (IN_PROCESS, 0.01)
     run_s = macs / 2e10 * (4 if phone else 1)
     burst_s = max(effort.burst.min_seconds, effort.burst.min_runs * run_s) + effort.burst.warmup_seconds

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from edgecompress import methods as package
-from edgecompress.core.plugins import discover, pick
+from edgecompress.core.plugins import discover
 from edgecompress.core.types import Block, Candidate, Layer, ModelRef, Size
-from edgecompress.errors import ModelError
+from edgecompress.errors import ConfigError, ModelError
 from edgecompress.latency.lookup import Lookup
 from edgecompress.latency.space import Space, make_space, unit_space, width_space
 from edgecompress.methods.contract import Method
@@ -28,6 +28,8 @@ PARTS = (*METHODS, WIDTHS, DIMENSIONS)
 """What a table holds unless less is asked for."""
 DENSE_SHARE = 0.25
 """Of the layers of a plan drawn at random."""
+FEWEST_PLANS = 3
+"""Per network, to fit or to judge a table on."""
 
 Change = tuple[Layer, Block]
 
@@ -67,8 +69,7 @@ def load_network(
     Raises:
         EdgeCompressError: it cannot be loaded, or there is nothing to measure.
     """
-    known = discover(package, Method)
-    chosen = [pick(known, name, what="method") for name in parts if name not in (WIDTHS, DIMENSIONS)]
+    chosen = _methods(parts)
     torch.manual_seed(0)  # weights do not matter here, but files should be the same every time
     loaded = load_model(source, input_size=input_size)
     targets, _ = find_layers(loaded.module, chosen_layers(loaded, layers), loaded.ref.input_shape)
@@ -77,6 +78,21 @@ def load_network(
     if not any(found.values()) and not narrowed.curves:
         raise ModelError(f"{source}: no layer can be replaced by {', '.join(parts)}; nothing to measure")
     return Network(loaded, targets, found, narrowed)
+
+
+def _methods(parts: Sequence[str]) -> list[Method]:
+    methods = discover(package, Method)
+    known = sorted({*methods, WIDTHS, DIMENSIONS})
+    unknown = [repr(name) for name in parts if name not in known]
+    if unknown or not parts:
+        wrong = f"{', '.join(unknown)} is not known" if unknown else "names nothing"
+        raise ConfigError(f"--parts: {wrong}; known are: {', '.join(known)}")
+    return [methods[name] for name in parts if name in methods]
+
+
+def every_method() -> tuple[str, ...]:
+    """Returns the names of all parts that plans are drawn from."""
+    return tuple(discover(package, Method))
 
 
 def _narrowed(loaded: LoadedModel, parts: Sequence[str]) -> Space:
@@ -94,6 +110,21 @@ def space_of(networks: Sequence[Network]) -> Space:
     for one in networks:
         space |= one.narrowed
     return space
+
+
+def check_plans(plans: int) -> None:
+    """Does nothing where so many random plans are enough.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if plans < FEWEST_PLANS:
+        raise ConfigError(f"--plans {plans}: is too few; give at least {FEWEST_PLANS}")
+
+
+def random_plans(network: Network, lookup: Lookup, seeds: range) -> dict[str, list[Change]]:
+    """Returns plans drawn at random, one per seed, by name."""
+    return {f"random {seed}": random_changes(network, lookup, seed=seed) for seed in seeds}
 
 
 def random_changes(network: Network, lookup: Lookup, *, seed: int) -> list[Change]:

@@ -23,6 +23,7 @@ from edgecompress.pipeline.latency_measure import (
     Job,
     Place,
     Timing,
+    Write,
     exact_timings,
     relative_timings,
     steady_ms,
@@ -59,19 +60,24 @@ class Bench:
         """Whether figures are computed and not timed."""
         return self.heading.reference_ms is None
 
-    def timings(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Timing]]:
-        """Yields what files take, each with its position, as soon as it is known.
+    def timings(
+        self, writes: Sequence[Write], names: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, Timing]]:
+        """Yields what files take, each with its position, as soon as it is known; errors give their names.
 
         Raises:
             DeviceError: the device does not answer.
             ExportError: it cannot run a file.
         """
+        named = names or [f"file {position + 1}" for position in range(len(writes))]
+        jobs = [Job(name, write) for name, write in zip(named, writes, strict=True)]
         with tempfile.TemporaryDirectory(prefix="edgecompress-latency-") as name:
             if self.heading.reference_ms is None:
                 yield from exact_timings(self.place, Path(name), jobs)
                 return
-            scale = _reference(self.heading.format, self.heading.dtype), self.heading.reference_ms
-            yield from relative_timings(self.place, Path(name), jobs, *scale, seed=self.seed)
+            scale = Job("reference block", _write_reference(self.heading.format, self.heading.dtype))
+            scale_ms = self.heading.reference_ms
+            yield from relative_timings(self.place, Path(name), jobs, scale, scale_ms, seed=self.seed)
 
 
 def open_bench(
@@ -98,9 +104,9 @@ def _begun(place: Place, conditions: Conditions, format: TableFormat, dtype: Tab
     """Returns the heading of a new table: the scale of all its figures."""
     with tempfile.TemporaryDirectory(prefix="edgecompress-latency-") as name:
         exact = conditions.provenance == "emulated"
-        scale = None if exact else steady_ms(place, Path(name), _reference(format, dtype))
+        scale = None if exact else steady_ms(place, Path(name), _write_reference(format, dtype))
         nothing = task_of(reference.NOTHING, reference.NOTHING_SIZE)
-        overhead_ms = steady_ms(place, Path(name), _job(nothing, format, dtype))
+        overhead_ms = steady_ms(place, Path(name), _writer(nothing, format, dtype))
     return Heading(
         device=place.device.name,
         conditions=conditions,
@@ -111,21 +117,18 @@ def _begun(place: Place, conditions: Conditions, format: TableFormat, dtype: Tab
     )
 
 
-def _reference(format: TableFormat, dtype: TableDtype) -> Job:
-    return _job(task_of(reference.BLOCK, reference.IN_SIZE), format, dtype)
+def _write_reference(format: TableFormat, dtype: TableDtype) -> Write:
+    return _writer(task_of(reference.BLOCK, reference.IN_SIZE), format, dtype)
 
 
-def _job(task: Task, format: TableFormat, dtype: TableDtype) -> Job:
-    def write(file: Path) -> None:
-        FORMATS[format].write_block(task.block, task.in_size, file, dtype)
-
-    return Job(task.key, write)
+def _writer(task: Task, format: TableFormat, dtype: TableDtype) -> Write:
+    return lambda file: FORMATS[format].write_block(task.block, task.in_size, file, dtype)
 
 
 def measure_blocks(bench: Bench, tasks: Sequence[Task]) -> Iterator[TableEntry]:
     """Yields the entries of blocks as soon as they are known."""
-    jobs = [_job(task, bench.heading.format, bench.heading.dtype) for task in tasks]
-    for position, timing in bench.timings(jobs):
+    writes = [_writer(task, bench.heading.format, bench.heading.dtype) for task in tasks]
+    for position, timing in bench.timings(writes, [task.key for task in tasks]):
         yield TableEntry(
             key=tasks[position].key,
             median_ms=timing.median_ms,
@@ -152,6 +155,6 @@ def measure_plans(
         def write(changes: Sequence[Change], file: Path) -> None:
             kind.splice(dense, changes, file, layers=network.layers)
 
-        jobs = [Job(f"{network.name}, plan {plan!r}", partial(write, changes)) for plan, changes in plans]
-        for position, timing in bench.timings(jobs):
+        names = [f"{network.name} as {plan}" for plan, _ in plans]
+        for position, timing in bench.timings([partial(write, one) for _, one in plans], names):
             yield plans[position][0], timing.median_ms
