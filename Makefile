@@ -44,6 +44,7 @@ arm-wheel: $(INSTALLED_DEV)
 
 pixel4-table: $(INSTALLED_DEV)
 	$(BIN)/edgecompress device prepare emulated-a76
+	rm -f devices/tables/pixel4.json
 	$(BIN)/edgecompress latency build --device emulated-a76 --output devices/tables/pixel4.json \
 		$(PIXEL4_MODELS:%=--model zoo:%)
 

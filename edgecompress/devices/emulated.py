@@ -145,7 +145,7 @@ def open_session(device: Device, options: Options) -> Iterator[Session]:
     cluster = _cluster(device, options.cores)
     conditions = Conditions(
         device=f"emulated {cluster.core}",
-        build=_build(device),
+        build=build_of(device),
         runtime="litert-runner",
         runtime_version=prepared.litert_version,
         threads=1,
@@ -176,11 +176,14 @@ def _cluster(device: Device, cores: tuple[int, ...] | None) -> Cluster:
     for cluster in device.clusters:
         if wanted <= set(cluster.cores):
             return cluster
-    raise DeviceError(f"{device.name}: cores {sorted(wanted)} are of no one cluster of its device file")
+    known = ", ".join(f"{one.name} {','.join(map(str, one.cores))}" for one in device.clusters)
+    raise DeviceError(
+        f"{device.name}: cores {sorted(wanted)} are of no one cluster; its clusters are: {known}"
+    )
 
 
-def _build(device: Device) -> str:
-    """Returns what tells one way to count and model from another."""
+def build_of(device: Device) -> str:
+    """Returns what tells one way to count and model from another; figures of two cannot be compared."""
     told = device.model_dump_json(include={"emulation", "count_models"})
     return f"emulation {hashlib.sha256(told.encode()).hexdigest()[:12]}"
 

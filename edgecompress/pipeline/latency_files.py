@@ -33,10 +33,10 @@ def find_table(name: str) -> Path:
     for text in (name, f"{name}{SUFFIX}"):
         if Path(text).expanduser().is_file():
             return Path(text).expanduser()
-    shipped = shipped_directory() / TABLES / f"{name.removesuffix(SUFFIX)}{SUFFIX}"
-    if "/" not in name and shipped.is_file():
-        return shipped
-    known = ", ".join(sorted(path.name for path in shipped.parent.glob(f"*{SUFFIX}"))) or "none"
+    shipped = {path.stem: path for path in sorted((shipped_directory() / TABLES).glob(f"*{SUFFIX}"))}
+    if name.removesuffix(SUFFIX) in shipped:
+        return shipped[name.removesuffix(SUFFIX)]
+    known = ", ".join(path.name for path in shipped.values()) or "none"
     raise ConfigError(
         f"latency table {name!r}: there is no such file, and shipped are: {known}; build one with "
         "`edgecompress latency build --device NAME --model MODEL -o FILE`"
