@@ -272,6 +272,17 @@ def test_a_change_that_is_not_settled_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize("kind", NETS)
+def test_every_layer_can_be_tried_several_times(kind):
+    net, batches = made(kind), batches_of()
+    cache = PrefixCache(net, layers_of(net), batches)
+    for name, seed in itertools.product(layers_of(net), (1, 3)):
+        layer = net.get_submodule(name)
+        replace_(net, name, other(layer, seed))
+        assert same(cache.outputs({name}), plain(net, batches))
+        replace_(net, name, layer)
+
+
+@pytest.mark.parametrize("kind", NETS)
 def test_outputs_that_others_write_into_stay_as_they_were(kind):
     net, batches = made(kind), batches_of()
     cache, expected = PrefixCache(net, layers_of(net), batches), plain(net, batches)
