@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from edgecompress.core.latency_table import LatencyTable, TableEntry, make_table
+from edgecompress.core.latency_table import Heading, LatencyTable, TableEntry, make_table
 from edgecompress.core.measurement import Conditions
 from edgecompress.core.types import Block, Layer, Op
 from edgecompress.devices.litert_graph import count_operators, operators_outside_delegate
 from edgecompress.errors import ArtefactError, ConfigError
 from edgecompress.export.tflite_format import run
-from edgecompress.latency.journal import Heading, Journal
+from edgecompress.latency.journal import Journal
 from edgecompress.latency.keys import block_key, curve_key
 from edgecompress.latency.lookup import make_lookup
 from edgecompress.latency.sampling import TOLERANCE, next_widths
@@ -59,20 +59,6 @@ def entry(block: Block, ms: float) -> TableEntry:
     return TableEntry(key=block_key(block, (8, 8)), median_ms=ms, interval_ms=None, runs=1)
 
 
-def table(*entries: TableEntry) -> LatencyTable:
-    return make_table(
-        device="made-up",
-        soc=None,
-        conditions=CONDITIONS,
-        format="tflite",
-        dtype="float32",
-        reference_ms=1.0,
-        overhead_ms=0.0,
-        created=datetime(2026, 1, 1, tzinfo=UTC),
-        entries=entries,
-    )
-
-
 HEADING = Heading(
     device="made-up",
     conditions=CONDITIONS,
@@ -81,6 +67,12 @@ HEADING = Heading(
     reference_ms=1.0,
     overhead_ms=0.0,
 )
+
+
+def table(*entries: TableEntry, **changes) -> LatencyTable:
+    """A table of a made-up device; `changes` are of its heading."""
+    created = datetime(2026, 1, 1, tzinfo=UTC)
+    return make_table(HEADING.model_copy(update=changes), soc=None, created=created, entries=entries)
 
 
 # Keys

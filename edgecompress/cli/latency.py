@@ -179,18 +179,22 @@ def check(
       edgecompress latency check pixel4.json -m zoo:resnet20 --plot check.html
     """
     with running() as progress:
+        from edgecompress.devices.contract import Options
         from edgecompress.pipeline.latency_check import check as run
 
-        result = run(
-            table,
-            model or (),
-            plans=plans,
-            input_size=opt.parse_size(input_size),
+        options = Options(
             threads=threads,
             serial=serial,
             benchmark_binary=benchmark_binary,
             timeout_s=timeout_s,
             adb=adb,
+        )
+        result = run(
+            table,
+            model or (),
+            plans=plans,
+            input_size=opt.parse_size(input_size),
+            options=options,
             seed=seed,
             progress=progress,
         )

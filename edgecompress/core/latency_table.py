@@ -78,6 +78,19 @@ class Calibration(Record):
         return self.scale * blocks_ms + self.per_megabyte_ms * weight_megabytes + self.rest_ms
 
 
+class Heading(Record):
+    """Where and how figures were measured: the first line of a journal, and part of every table."""
+
+    device: str
+    conditions: Conditions
+    format: TableFormat
+    dtype: TableDtype
+    reference_ms: FiniteFloat | None = Field(gt=0)
+    """Of the reference block when the table was begun: all later sittings are scaled to it."""
+    overhead_ms: FiniteFloat = Field(ge=0)
+    """Of a file with next to nothing in it."""
+
+
 class LatencyTable(Record):
     """Everything a search may ask about a device."""
 
@@ -119,14 +132,9 @@ def table_hash(table: LatencyTable) -> str:
 
 
 def make_table(
+    heading: Heading,
     *,
-    device: str,
     soc: str | None,
-    conditions: Conditions,
-    format: TableFormat,
-    dtype: TableDtype,
-    reference_ms: float | None,
-    overhead_ms: float,
     created: datetime,
     entries: Sequence[TableEntry],
     calibrations: Sequence[Calibration] = (),
@@ -134,13 +142,8 @@ def make_table(
 ) -> LatencyTable:
     """Returns a table with its hash; entries and calibrations are sorted, so equal tables are equal files."""
     fields: dict[str, Any] = {
-        "device": device,
+        **{name: getattr(heading, name) for name in Heading.model_fields},
         "soc": soc,
-        "conditions": conditions,
-        "format": format,
-        "dtype": dtype,
-        "reference_ms": reference_ms,
-        "overhead_ms": overhead_ms,
         "created": created,
         "tool_version": __version__,
         "entries": tuple(sorted(entries, key=lambda one: one.key)),

@@ -15,26 +15,12 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import Field, FiniteFloat, ValidationError
 
-from edgecompress.core.latency_table import TableDtype, TableEntry, TableFormat
-from edgecompress.core.measurement import Conditions
+from edgecompress.core.latency_table import Heading, TableEntry
 from edgecompress.core.statistics import check_alike
 from edgecompress.core.types import Record
 from edgecompress.errors import ArtefactError, ConfigError
 
 R = TypeVar("R", bound=Record)
-
-
-class Heading(Record):
-    """The first line of a journal."""
-
-    device: str
-    conditions: Conditions
-    format: TableFormat
-    dtype: TableDtype
-    reference_ms: FiniteFloat | None = Field(gt=0)
-    """Of the reference block when the table was begun: all later sittings are scaled to it."""
-    overhead_ms: FiniteFloat = Field(ge=0)
-    """Of a file with next to nothing in it."""
 
 
 class NetworkEntry(Record):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -13,43 +12,37 @@ from pathlib import Path
 
 from edgecompress.core.costs import op_macs
 from edgecompress.core.latency_results import BuildResult, Forecast, TableSummary
-from edgecompress.core.latency_table import Calibration, LatencyTable, TableDtype, TableFormat, make_table
+from edgecompress.core.latency_table import (
+    Calibration,
+    Heading,
+    LatencyTable,
+    TableDtype,
+    TableFormat,
+    make_table,
+)
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.store import write_record
 from edgecompress.core.types import Size
 from edgecompress.devices.contract import Options
 from edgecompress.errors import ConfigError, DeviceError, MissingPackage
-from edgecompress.latency.calibration import fit_calibration, sum_blocks
 from edgecompress.latency.journal import (
-    Heading,
     Journal,
-    NetworkEntry,
-    NetworkKey,
     check_heading,
     journal_path,
     locked,
     read_heading,
     read_keys,
 )
-from edgecompress.latency.keys import block_key
 from edgecompress.latency.lookup import lookup_of
 from edgecompress.latency.space import Space, expected_count, pending
 from edgecompress.latency.sweep import sweep
 from edgecompress.pipeline.at_once import at_once
 from edgecompress.pipeline.bench import device_serials
+from edgecompress.pipeline.latency_calibrate import calibrate
 from edgecompress.pipeline.latency_files import read_table, summary, table_heading
 from edgecompress.pipeline.latency_measure import Place, seconds_per_file
-from edgecompress.pipeline.latency_space import (
-    PARTS,
-    Change,
-    Network,
-    check_plans,
-    load_network,
-    plan_blocks,
-    random_plans,
-    space_of,
-)
-from edgecompress.pipeline.latency_work import Bench, find_place, measure_blocks, measure_plans, open_bench
+from edgecompress.pipeline.latency_space import PARTS, Network, check_plans, load_network, space_of
+from edgecompress.pipeline.latency_work import Bench, find_place, measure_blocks, open_bench
 
 PLANS = 16
 """Random plans per network that the calibration is fitted on, beside the dense network."""
@@ -243,38 +236,12 @@ def _sweep(work: _Work, bench: Bench, journal: Journal, progress: Progress) -> N
 def _calibrated(
     work: _Work, bench: Bench, journal: Journal, table: LatencyTable | None, progress: Progress
 ) -> list[Calibration]:
-    new = [_calibration(work, bench, journal, one, progress) for one in _uncalibrated(work, table)]
-    return [*(table.calibrations if table else ()), *new]
-
-
-def _calibration(
-    work: _Work, bench: Bench, journal: Journal, network: Network, progress: Progress
-) -> Calibration:
     lookup = lookup_of(journal.entries.values(), journal.heading.overhead_ms, name=str(work.output))
-    plans = {"dense": [], **random_plans(network, lookup, range(work.request.plans))}
-    _measure_networks(bench, journal, network, plans, progress)
-    rows = []
-    for name, plan in plans.items():
-        blocks = sum_blocks(lookup, plan_blocks(network, plan), dtype=work.request.dtype)
-        rows.append((name, blocks, journal.networks[_network_key(network, name, plan)].measured_ms))
-    return fit_calibration(network.name, network.ref.input_shape, network.layer_names, rows)
-
-
-def _measure_networks(
-    bench: Bench, journal: Journal, network: Network, plans: Mapping[str, list[Change]], progress: Progress
-) -> None:
-    """Adds a network under all plans to the journal, but those it holds."""
-    keys = {name: _network_key(network, name, plan) for name, plan in plans.items()}
-    missing = [(name, plan) for name, plan in plans.items() if keys[name] not in journal.networks]
-    measured = measure_plans(bench, network, missing)
-    for name, ms in progress.track(measured, f"measuring {network.name} whole", len(missing)):
-        source, shape, plan = keys[name]
-        journal.add(NetworkEntry(network=source, input_shape=shape, plan=plan, measured_ms=ms))
-
-
-def _network_key(network: Network, name: str, plan: Sequence[Change]) -> NetworkKey:
-    keys = " ".join(block_key(block, size) for block, size in plan_blocks(network, plan))
-    return network.name, network.ref.input_shape, f"{name} {hashlib.sha256(keys.encode()).hexdigest()[:16]}"
+    new = [
+        calibrate(bench, journal, lookup, one, plans=work.request.plans, progress=progress)
+        for one in _uncalibrated(work, table)
+    ]
+    return [*(table.calibrations if table else ()), *new]
 
 
 def _written(
@@ -286,13 +253,8 @@ def _written(
 ) -> TableSummary:
     device = work.place.device
     new = make_table(
-        device=device.name,
+        journal.heading,
         soc=device.soc,
-        conditions=bench.heading.conditions,
-        format=work.request.format,
-        dtype=work.request.dtype,
-        reference_ms=journal.heading.reference_ms,
-        overhead_ms=journal.heading.overhead_ms,
         created=datetime.now(UTC),
         entries=list(journal.entries.values()),
         calibrations=calibrations,

@@ -28,6 +28,7 @@ from edgecompress.pipeline.latency_work import Bench, find_place, measure_plans,
 
 UNSEEN = 1_000_000
 """Plans are numbered from here, times the seed; those of the fit from 0."""
+DEFAULT_OPTIONS = Options()
 
 
 def check(
@@ -36,11 +37,7 @@ def check(
     *,
     plans: int = 30,
     input_size: Size | None = None,
-    threads: int | None = None,
-    serial: str | None = None,
-    benchmark_binary: Path | None = None,
-    timeout_s: float = 300.0,
-    adb: str = "adb",
+    options: Options = DEFAULT_OPTIONS,
     seed: int = 1,
     progress: Progress = NO_PROGRESS,
 ) -> CheckResult:
@@ -51,11 +48,7 @@ def check(
         models: Model sources; all the table is calibrated for when empty.
         plans: How many, per model.
         input_size: Height and width, where the models do not say; that of the table when None.
-        threads: Of the runtime; must be those of the table.
-        serial: Which phone.
-        benchmark_binary: Google's `benchmark_model` for the phone.
-        timeout_s: Of one call to the device.
-        adb: Program that reaches phones.
+        options: How to reach the device; threads must be those of the table.
         seed: Which random plans.
         progress: Shows how far it is.
 
@@ -65,35 +58,35 @@ def check(
     """
     check_plans(plans)
     path, found = find_table(table), read_table(table)
-    options = Options(
-        threads=threads or found.conditions.threads,
-        cores=found.conditions.cores,
-        serial=serial,
-        benchmark_binary=benchmark_binary,
-        timeout_s=timeout_s,
-        adb=adb,
-        clean=True,
-    )
     names = tuple(models) or tuple(one.network for one in found.calibrations)
     if not names:
         raise ConfigError(f"{path}: is calibrated for no network; add one with `edgecompress latency build`")
     networks = [_loaded(found, one, input_size) for one in names]
     calibrations = [find_calibration(found, one.name, one.ref.input_shape) for one in networks]
-    place = find_place(found.device, found.format, options)
-    bench = open_bench(place, found.format, found.dtype, begun=table_heading(found), seed=seed)
-    check_heading(path, table_heading(found), bench.heading)
+    bench = _open(path, found, options, seed)
     lookup = make_lookup(found, name=path.name)
     seeds = range(UNSEEN * seed, UNSEEN * seed + plans)
+    checked = [
+        _checked(bench, _covered(one, lookup), calibration, lookup, seeds, progress)
+        for one, calibration in zip(networks, calibrations, strict=True)
+    ]
     return CheckResult(
         table=str(path),
         device=found.device,
         provenance=found.provenance,
         conditions=found.conditions,
-        networks=tuple(
-            _checked(bench, _covered(one, lookup), calibration, lookup, seeds, progress)
-            for one, calibration in zip(networks, calibrations, strict=True)
-        ),
+        networks=tuple(checked),
     )
+
+
+def _open(path: Path, table: LatencyTable, options: Options, seed: int) -> Bench:
+    """Makes the device of a table ready, as it was when the table was built."""
+    was = table.conditions
+    options = replace(options, threads=options.threads or was.threads, cores=was.cores, clean=True)
+    place = find_place(table.device, table.format, options)
+    bench = open_bench(place, table.format, table.dtype, begun=table_heading(table), seed=seed)
+    check_heading(path, table_heading(table), bench.heading)
+    return bench
 
 
 def _loaded(table: LatencyTable, model: str, input_size: Size | None) -> Network:

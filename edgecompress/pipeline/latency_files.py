@@ -10,12 +10,19 @@ from pathlib import Path
 from scipy.stats import spearmanr
 
 from edgecompress.core.latency_results import EntryDifference, TableDifference, TableSummary
-from edgecompress.core.latency_table import LatencyTable, TableEntry, make_table
+from edgecompress.core.latency_table import (
+    Calibration,
+    Heading,
+    LatencyTable,
+    PlanTiming,
+    TableEntry,
+    make_table,
+)
 from edgecompress.core.measurement import Conditions
 from edgecompress.core.store import read_record, write_record
 from edgecompress.devices.files import shipped_directory
 from edgecompress.errors import ConfigError
-from edgecompress.latency.journal import Heading, check_heading, locked
+from edgecompress.latency.journal import check_heading, locked
 from edgecompress.latency.parsing import parse_block
 
 TABLES = "tables"
@@ -55,14 +62,7 @@ def read_table(name: str | Path) -> LatencyTable:
 
 def table_heading(table: LatencyTable) -> Heading:
     """Returns under which conditions a table was measured."""
-    return Heading(
-        device=table.device,
-        conditions=table.conditions,
-        format=table.format,
-        dtype=table.dtype,
-        reference_ms=table.reference_ms,
-        overhead_ms=table.overhead_ms,
-    )
+    return Heading(**{name: getattr(table, name) for name in Heading.model_fields})
 
 
 def show(name: str) -> TableSummary:
@@ -120,19 +120,23 @@ def merge(names: list[str], output: Path) -> TableSummary:
     first = tables[0]
     for name, table in zip(names[1:], tables[1:], strict=True):
         check_heading(Path(name), table_heading(table), table_heading(first))
+    factors = [_factor(table, first) for table in tables]
+    entries = {
+        one.key: _scaled_entry(one, factor)
+        for table, factor in zip(tables, factors, strict=True)
+        for one in table.entries
+    }
+    calibrations = {
+        (one.network, one.input_shape): _scaled_calibration(one, factor)
+        for table, factor in zip(tables, factors, strict=True)
+        for one in table.calibrations
+    }
     merged = make_table(
-        device=first.device,
+        table_heading(first),
         soc=first.soc,
-        conditions=first.conditions,
-        format=first.format,
-        dtype=first.dtype,
-        reference_ms=first.reference_ms,
-        overhead_ms=first.overhead_ms,
         created=datetime.now(UTC),
-        entries=list({entry.key: entry for table in tables for entry in _rescaled(table, first)}.values()),
-        calibrations=list(
-            {(one.network, one.input_shape): one for table in tables for one in table.calibrations}.values()
-        ),
+        entries=list(entries.values()),
+        calibrations=list(calibrations.values()),
         notes=list(dict.fromkeys(note for table in tables for note in table.notes)),
     )
     with locked(output):
@@ -140,22 +144,36 @@ def merge(names: list[str], output: Path) -> TableSummary:
     return summary(merged, output, added=len(merged.entries) - len(first.entries))
 
 
-def _rescaled(table: LatencyTable, onto: LatencyTable) -> list[TableEntry]:
-    """Returns entries on the scale of another table: the reference block must take the same in both."""
-    if table.reference_ms is None or onto.reference_ms is None or table is onto:
-        return list(table.entries)
-    factor = onto.reference_ms / table.reference_ms
-    return [
-        one.model_copy(update={"median_ms": one.median_ms * factor, "interval_ms": _scaled(one, factor)})
-        for one in table.entries
-    ]
+def _factor(table: LatencyTable, onto: LatencyTable) -> float:
+    """Returns what puts a table on the scale of another: the reference block must take the same in both."""
+    if table.reference_ms is None or onto.reference_ms is None:
+        return 1.0
+    return onto.reference_ms / table.reference_ms
 
 
-def _scaled(entry: TableEntry, factor: float) -> object:
-    if entry.interval_ms is None:
-        return None
-    low, high = entry.interval_ms.low * factor, entry.interval_ms.high * factor
-    return entry.interval_ms.model_copy(update={"low": low, "high": high})
+def _scaled_entry(entry: TableEntry, factor: float) -> TableEntry:
+    interval = entry.interval_ms
+    if interval is not None:
+        ends = {"low": interval.low * factor, "high": interval.high * factor}
+        interval = interval.model_copy(update=ends)
+    return entry.model_copy(update={"median_ms": entry.median_ms * factor, "interval_ms": interval})
+
+
+def _scaled_calibration(one: Calibration, factor: float) -> Calibration:
+    """Returns a calibration of blocks that take so much longer; their sum counts as before."""
+    return one.model_copy(
+        update={
+            "per_megabyte_ms": one.per_megabyte_ms * factor,
+            "rest_ms": one.rest_ms * factor,
+            "timings": tuple(_scaled_timing(timing, factor) for timing in one.timings),
+        }
+    )
+
+
+def _scaled_timing(timing: PlanTiming, factor: float) -> PlanTiming:
+    return timing.model_copy(
+        update={name: getattr(timing, name) * factor for name in ("blocks_ms", "measured_ms", "predicted_ms")}
+    )
 
 
 def diff(first: str, second: str) -> TableDifference:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from edgecompress import devices
-from edgecompress.core.latency_table import TableDtype, TableEntry, TableFormat
+from edgecompress.core.latency_table import Heading, TableDtype, TableEntry, TableFormat
 from edgecompress.core.measurement import Conditions
 from edgecompress.core.plugins import discover
 from edgecompress.devices.contract import Driver, Options
@@ -17,7 +17,6 @@ from edgecompress.devices.files import load_device
 from edgecompress.errors import ConfigError
 from edgecompress.latency import reference
 from edgecompress.latency.formats import FORMATS
-from edgecompress.latency.journal import Heading
 from edgecompress.latency.space import Task, task_of
 from edgecompress.pipeline.latency_measure import (
     Job,

@@ -46,12 +46,12 @@ def build_text(result: BuildResult) -> RenderableType:
 def table_text(result: TableSummary) -> RenderableType:
     """Returns what a table holds and how well it predicts."""
     soc = f" ({result.soc})" if result.soc else ""
-    new = "" if result.added is None else f", {result.added} of them new"
-    kinds = ", ".join(f"{number} {_plural(kind, number)}" for kind, number in result.by_kind.items())
+    new = "" if result.added is None else f", {result.added:,} of them new"
+    kinds = ", ".join(f"{number:,} {_plural(kind, number)}" for kind, number in result.by_kind.items())
     facts = [
         f"{result.device}{soc}, {result.provenance.upper()}",
         conditions_line(result.conditions, result.format, result.dtype),
-        f"{result.entries} blocks{new}: {kinds}",
+        f"{result.entries:,} blocks{new}: {kinds}",
         f"made {result.created:%Y-%m-%d} by edgecompress {result.tool_version}, sha256 {result.sha256[:12]}",
     ]
     return Group(
