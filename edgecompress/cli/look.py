@@ -63,7 +63,8 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="models, methods, factors, rank-selections, data, formats, converters, devices or drivers.",
+            help="models, methods, factors, rank-selections, searches, data, formats, converters, "
+            "devices or drivers.",
         ),
     ],
     as_json: opt.AsJson = False,

@@ -13,6 +13,7 @@ from edgecompress.cli.device import app as device
 from edgecompress.cli.export import export
 from edgecompress.cli.latency import app as latency
 from edgecompress.cli.look import doctor, inspect, list_
+from edgecompress.cli.search import resume, search
 
 app = typer.Typer(
     name="edgecompress",
@@ -29,6 +30,8 @@ app = typer.Typer(
 app.command("quickstart")(quickstart)
 app.command("inspect")(inspect)
 app.command("compress")(compress)
+app.command("search")(search)
+app.command("resume")(resume)
 app.command("export")(export)
 app.command("bench")(bench)
 app.add_typer(latency, name="latency")

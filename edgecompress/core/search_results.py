@@ -114,6 +114,8 @@ class SearchResult(Record):
     latency: Latency | None
     """None for a search in MACs or parameters."""
     front: tuple[FrontPoint, ...]
+    front_shown: bool
+    """Whether it was asked for."""
     slower: tuple[Slower, ...]
     """Saves FLOPs, costs time: what was left out for that."""
     split: SplitSummary | None

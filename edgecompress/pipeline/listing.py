@@ -63,6 +63,12 @@ def _rank_selections() -> tuple[ListItem, ...]:
     return _items(discover(ranks, Selection))
 
 
+def _searches() -> tuple[ListItem, ...]:
+    from edgecompress.pipeline.strategies import searches
+
+    return _items(searches())
+
+
 def _data() -> tuple[ListItem, ...]:
     from edgecompress.data import readers
     from edgecompress.data.sources import Reader
@@ -112,6 +118,7 @@ KINDS: Mapping[str, Callable[[], tuple[ListItem, ...]]] = {
     "methods": _methods,
     "factors": _factors,
     "rank-selections": _rank_selections,
+    "searches": _searches,
     "data": _data,
     "formats": _formats,
     "converters": _converters,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor, nn
 
@@ -53,6 +54,12 @@ class Material:
         if ref.weights is not None and ref.weights_sha256 is not None:
             found[ref.weights] = ref.weights_sha256
         return found
+
+    @cached_property
+    def totals(self) -> dict[Metric, float]:
+        """What the whole dense model costs, from its shapes."""
+        rows = profile(self.loaded.module, self.loaded.ref.input_shape)
+        return {"macs": total_macs(rows), "params": total_params(self.loaded.module)}
 
     @property
     def split(self) -> SplitSummary | None:

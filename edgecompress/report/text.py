@@ -26,14 +26,15 @@ from edgecompress.core.results import (
     LayerChange,
     LayerCost,
     ListResult,
-    ModelSummary,
     QuickstartResult,
 )
+from edgecompress.core.search_results import SearchResult
 from edgecompress.core.types import Record
 from edgecompress.devices.native.build import DevicePrepared
 from edgecompress.report.benches import bench_text
 from edgecompress.report.devices import device_text, prepared_text
 from edgecompress.report.exports import export_text, files_table
+from edgecompress.report.figures import before_after, split_line, stage_times, where_written
 from edgecompress.report.latency import (
     build_text,
     check_text,
@@ -42,6 +43,7 @@ from edgecompress.report.latency import (
     table_text,
 )
 from edgecompress.report.numbers import change, count, megabytes, shape, share
+from edgecompress.report.searches import search_text
 from edgecompress.report.tables import add_row, lines, table, title
 
 
@@ -52,6 +54,8 @@ def render(result: Record) -> RenderableType:
             return inspect_text(result)
         case CompressResult():
             return compress_text(result)
+        case SearchResult():
+            return search_text(result)
         case QuickstartResult():
             return quickstart_text(result)
         case ExportResult():
@@ -113,40 +117,16 @@ def compress_text(result: CompressResult) -> RenderableType:
     """Returns the figures before and after, then what became of every layer."""
     return Group(
         title(result.plan.model.source, "before and after"),
-        _before_after(result.dense, result.compressed),
-        *_split_line(result),
+        before_after(result.dense, result.compressed),
+        *split_line(result.split),
         Text(),
         _changes(result.layers),
         Text(),
         *_skipped(result.plan.skipped),
         *lines(f"{step}: {outcome}" for step, outcome in result.steps),
-        _times(result.seconds),
-        _where(result.run),
+        stage_times(result.seconds),
+        where_written(result.run),
     )
-
-
-def _before_after(dense: ModelSummary, compressed: ModelSummary) -> Table:
-    rows = table("", "dense", "compressed", "change", right_from=1)
-    if dense.accuracy and compressed.accuracy:
-        before, after = dense.accuracy.top1, compressed.accuracy.top1
-        add_row(rows, "top-1 %", f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f} pp")
-    add_row(rows, "parameters", *_pair(dense.params, compressed.params))
-    add_row(rows, "MACs", *_pair(dense.macs, compressed.macs))
-    sizes = dense.weight_bytes, compressed.weight_bytes
-    add_row(rows, "weights", *map(megabytes, sizes), change(*sizes))
-    return rows
-
-
-def _pair(before: int, after: int) -> tuple[str, str, str]:
-    return count(before), count(after), change(before, after)
-
-
-def _split_line(result: CompressResult) -> list[Text]:
-    split = result.split
-    if split is None:
-        return []
-    parts = f"{split.calibration} calibration, {split.selection} selection, {split.report} report"
-    return lines([f"images: {parts}, from {split.source}, seed {split.seed}"])
 
 
 def _changes(layers: Iterable[LayerChange]) -> Table:
@@ -171,14 +151,14 @@ def quickstart_text(result: QuickstartResult) -> RenderableType:
     compress, run = result.compress, result.compress.run
     return Group(
         title(compress.plan.model.source, "before and after"),
-        _before_after(compress.dense, compress.compressed),
-        *_split_line(compress),
+        before_after(compress.dense, compress.compressed),
+        *split_line(compress.split),
         Text(),
         title("Exported files", "against PyTorch on the same images"),
         files_table(result.export),
         Text(),
         Text(f"{result.seconds:.0f} s in all"),
-        _where(run),
+        where_written(run),
         Text(f"next: edgecompress export {run} --tflite, then edgecompress bench {run}"),
     )
 
@@ -209,12 +189,3 @@ def list_text(result: ListResult) -> RenderableType:
 
 def _skipped(skipped: Iterable[tuple[str, str]]) -> list[Text]:
     return lines(f"left alone: {name}: {reason}" for name, reason in skipped)
-
-
-def _times(seconds: dict[str, float]) -> Text:
-    stages = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())
-    return Text(f"seconds: {stages}; {sum(seconds.values()):.1f} in all")
-
-
-def _where(run: str) -> Text:
-    return Text.assemble("written to ", (run, "bold"), f'\nin Python: edgecompress.load("{run}")')

@@ -1,0 +1,199 @@
+"""The commands that search: `search`, and `resume` for runs that were stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgecompress.cli import options as opt
+from edgecompress.cli.running import running, show
+
+
+def search(
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", metavar="MODEL", help="As for `compress`; the embedded network."),
+    ] = "zoo:fashion_resnet",
+    latency_table: Annotated[
+        str,
+        typer.Option(metavar="TABLE", help="Of your device: a file, or one we ship; see `latency build`."),
+    ] = "pixel4.json",
+    target_ms: Annotated[
+        float | None, typer.Option(metavar="MS", help="Milliseconds the device may take.")
+    ] = None,
+    target_speedup: Annotated[
+        float | None, typer.Option(metavar="X", help="Times as fast as the dense model; 1.5 by default.")
+    ] = None,
+    max_drop: Annotated[
+        float | None,
+        typer.Option(metavar="PP", help="The fastest that loses at most so many percentage points."),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="LIMIT", help="As ms=60%, macs=50% or params=1.2M.")
+    ] = None,
+    front: Annotated[
+        bool, typer.Option("--front", help="Show the whole trade-off, from the fastest plan to nearly dense.")
+    ] = False,
+    search: Annotated[
+        str, typer.Option(metavar="NAME", help="How; see `edgecompress list searches`.")
+    ] = "hybrid",
+    weights: opt.Weights = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="Images, labels not needed; see `edgecompress list data`."),
+    ] = None,
+    report_data: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Other images to report accuracy on.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(metavar="A,B", help="Ways to rewrite layers; see `edgecompress list methods`.")
+    ] = "lowrank,branches",
+    families: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these families of the methods, as S2,S4.")
+    ] = None,
+    factors: Annotated[
+        str, typer.Option(metavar="NAME", help="How factors are found; see `edgecompress list factors`.")
+    ] = "aware",
+    refit: Annotated[
+        bool, typer.Option(help="Fit the factors to the dense layers' outputs, first layer to last.")
+    ] = True,
+    batch_norm: Annotated[
+        str,
+        typer.Option(metavar="auto|keep|correct", help="Batch-norm statistics; auto keeps what is better."),
+    ] = "auto",
+    layers: Annotated[
+        str, typer.Option(metavar="paper|all|PATTERNS", help="Layers to rewrite, as layer1.*,layer2.*.")
+    ] = "paper",
+    calibration_images: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Images for statistics; 512 of a large set.")
+    ] = None,
+    selection_images: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Images for choosing; 512 of a large set.")
+    ] = None,
+    report_images: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Images to report on; all that are left.")
+    ] = None,
+    input_size: opt.InputSize = None,
+    channels: opt.Channels = None,
+    mean: Annotated[
+        str | None, typer.Option(metavar="M,M,M", help="Mean per channel, for values of 0 to 1.")
+    ] = None,
+    std: Annotated[str | None, typer.Option(metavar="S,S,S", help="Standard deviation per channel.")] = None,
+    classes: opt.Classes = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="Measure and correct so often; 3 where the device is at hand, 0: never."
+        ),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(metavar="quick|standard|mlperf", help="How long dense and compressed are compared.")
+    ] = "quick",
+    serial: Annotated[str | None, typer.Option(metavar="SERIAL", help="Which phone.")] = None,
+    benchmark_binary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Google's benchmark_model for the phone.")
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Of one call to the device.")
+    ] = 300.0,
+    adb: Annotated[str, typer.Option(metavar="PROGRAM", help="Reaches phones.")] = "adb",
+    seed: opt.Seed = 0,
+    name: opt.RunName = None,
+    runs_dir: opt.RunsDir = Path("runs"),
+    overwrite: opt.Overwrite = False,
+    config: opt.Config = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Find the plan that keeps most accuracy within so many milliseconds.
+
+    Chooses for every layer whether it stays dense or becomes low-rank, by the
+    milliseconds of a latency table; builds and repairs the network; measures it on
+    the table's device where that is at hand, and searches again until the measured
+    value is what was asked for. Exits with 1 where it cannot be.
+
+    \b
+    Examples:
+      edgecompress search --latency-table pixel4.json
+      edgecompress search -m zoo:resnet20 --weights resnet20.pth --data cifar/ \\
+          --latency-table phone.json --target-ms 1.2
+      edgecompress search --max-drop 1.0
+      edgecompress search --front
+    """
+    with running() as progress:
+        from edgecompress.pipeline.search import search as run
+
+        result = run(
+            model,
+            latency_table=latency_table,
+            target_ms=target_ms,
+            target_speedup=target_speedup,
+            max_drop=max_drop,
+            budget=budget,
+            front=front,
+            search=search,
+            weights=weights,
+            data=data,
+            report_data=report_data,
+            methods=opt.parse_names(methods),
+            families=opt.parse_names(families),
+            factors=factors,
+            refit=refit,
+            batch_norm=batch_norm,
+            layers=layers,
+            calibration_images=calibration_images,
+            selection_images=selection_images,
+            report_images=report_images,
+            input_size=opt.parse_size(input_size),
+            channels=channels,
+            mean=opt.parse_numbers(mean, flag="--mean"),
+            std=opt.parse_numbers(std, flag="--std"),
+            classes=classes,
+            rounds=rounds,
+            preset=preset,
+            serial=serial,
+            benchmark_binary=benchmark_binary,
+            timeout_s=timeout_s,
+            adb=adb,
+            seed=seed,
+            name=name,
+            runs_dir=runs_dir,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    show(result, as_json=as_json)
+    _exit_by(result)
+
+
+def resume(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Name of the run; the only unfinished one.")
+    ] = None,
+    runs_dir: opt.RunsDir = Path("runs"),
+    as_json: opt.AsJson = False,
+) -> None:
+    """Go on with a run that was stopped or killed.
+
+    What it had finished is not done again; the result is the same as without the
+    interruption.
+
+    \b
+    Examples:
+      edgecompress resume
+      edgecompress resume search-resnet20-001
+    """
+    with running() as progress:
+        from edgecompress.pipeline.resume import resume as go_on
+
+        result = go_on(run, runs_dir=runs_dir, progress=progress)
+    show(result, as_json=as_json)
+    _exit_by(result)
+
+
+def _exit_by(result: object) -> None:
+    """Exits with 1 where a target was not met; the run with the nearest plan stands."""
+    reason = getattr(result, "reason", None)
+    if reason is not None:
+        typer.echo(f"edgecompress: target not met: {reason}", err=True)
+        raise typer.Exit(1)

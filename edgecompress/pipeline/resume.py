@@ -1,0 +1,46 @@
+"""`edgecompress resume`: goes on with a run that was killed, as it was asked for then."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from edgecompress.core.progress import NO_PROGRESS, Progress
+from edgecompress.core.types import Record
+from edgecompress.core.unfinished import find_unfinished
+from edgecompress.errors import ArtefactError
+from edgecompress.pipeline.search import search
+
+COMMANDS: dict[str, Callable[..., Record]] = {"search": search}
+"""Those whose runs can go on."""
+
+
+def resume(
+    run: str | None = None, *, runs_dir: Path = Path("runs"), progress: Progress = NO_PROGRESS
+) -> Record:
+    """Goes on with an unfinished run (the only one when none is named) and returns its result.
+
+    Raises:
+        ArtefactError: there is no such run, or what it reads has changed.
+        EdgeCompressError: as the command itself.
+    """
+    begun = find_unfinished(runs_dir, run)
+    if begun.command not in COMMANDS:
+        raise ArtefactError(f"{begun.name}: {begun.command!r} cannot go on; begin anew with --overwrite")
+    command = COMMANDS[begun.command]
+    options = typed_options(command, begun.options)
+    return command(**options, name=begun.name, runs_dir=runs_dir, resuming=True, progress=progress)
+
+
+def typed_options(command: Callable[..., object], options: Mapping[str, object]) -> dict[str, Any]:
+    """Returns options from JSON with the types a command takes: lists as tuples, text as paths."""
+    hints = typing.get_type_hints(command)
+    names = inspect.signature(command).parameters
+    return {
+        key: TypeAdapter(hints[key]).validate_python(value) for key, value in options.items() if key in names
+    }

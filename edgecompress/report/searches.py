@@ -1,0 +1,124 @@
+"""What a terminal shows of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from edgecompress.core.search_results import FrontPoint, Latency, Round, SearchResult, Slower
+from edgecompress.report.figures import before_after, split_line, stage_times, where_written
+from edgecompress.report.numbers import change, count, shape
+from edgecompress.report.tables import add_row, lines, table, title
+
+SHOWN_SLOWER = 6
+BAR = 24
+"""Characters of the longest bar."""
+
+
+def search_text(result: SearchResult) -> RenderableType:
+    """Returns the figures before and after, what the device says, the front, and what became of layers."""
+    return Group(
+        title(result.plan.model.source, f"by {result.search}, {_goal(result)}"),
+        _figures(result),
+        *split_line(result.split),
+        *([] if result.latency is None else _loop(result.latency)),
+        *(_front(result) if result.front_shown else []),
+        Text(),
+        _changes(result),
+        Text(),
+        *_slower(result.slower),
+        *lines(f"left alone: {name}: {reason}" for name, reason in result.plan.skipped),
+        *lines(f"{step}: {outcome}" for step, outcome in result.steps),
+        stage_times(result.seconds),
+        where_written(result.run),
+        Text("next: edgecompress export --tflite, then edgecompress bench"),
+    )
+
+
+def _goal(result: SearchResult) -> str:
+    if result.metric == "ms":
+        times = result.dense_cost / result.target
+        return f"{times:.2f} times as fast as dense: {result.target:.4g} ms"
+    return f"at most {count(result.target)} {'MACs' if result.metric == 'macs' else 'parameters'}"
+
+
+def _figures(result: SearchResult) -> Table:
+    rows = before_after(result.dense, result.compressed)
+    latency = result.latency
+    if latency is not None:
+        before, after = latency.dense_predicted_ms, latency.predicted_ms
+        add_row(rows, "predicted ms", f"{before:.4g}", f"{after:.4g}", change(before, after))
+    if latency is not None and latency.measured_ms and latency.dense_measured_ms:
+        before, after = latency.dense_measured_ms, latency.measured_ms
+        add_row(rows, f"{latency.provenance} ms", f"{before:.4g}", f"{after:.4g}", change(before, after))
+    return rows
+
+
+def _loop(latency: Latency) -> Iterable[Text]:
+    yield Text(f"milliseconds of {latency.device} ({latency.provenance}), table {latency.table}")
+    for one in latency.rounds:
+        yield Text(_round(one))
+    if latency.comparison is not None:
+        yield Text(
+            f"dense against compressed, in turns ({latency.provenance}): {latency.comparison.statement}"
+        )
+    if latency.not_measured is not None:
+        yield Text(f"not measured: {latency.not_measured}")
+
+
+def _round(one: Round) -> str:
+    error = f"{100 * one.error:+.1f} %"
+    told = "as asked for" if one.met else "too slow"
+    return (
+        f"round {one.number}: predicted {one.predicted_ms:.4g} ms, "
+        f"the {one.file} file takes {one.measured_ms:.4g} ({error} off), {told}"
+    )
+
+
+def _front(result: SearchResult) -> Iterable[RenderableType]:
+    rows = table("cost", "of dense", "same answers", "", right_from=0)
+    for point in result.front:
+        add_row(rows, *_point(point), Text("#" * round(BAR * point.share)))
+    yield Text("\nThe front: plans no other beats by prediction, before repair")
+    yield rows
+
+
+def _point(point: FrontPoint) -> tuple[str, str, str]:
+    same = "" if point.agreement is None else f"{100 * point.agreement:.1f} %"
+    return count(point.cost), f"{100 * point.share:.0f} %", same
+
+
+def _changes(result: SearchResult) -> Table:
+    times = {} if result.latency is None else {one.name: one for one in result.latency.layers}
+    rows = table("layer", "map", "becomes", "ranks", "MACs", "change", "ms", "change", right_from=3)
+    for layer in result.layers:
+        ms = times.get(layer.name)
+        add_row(
+            rows,
+            layer.name,
+            shape(layer.in_size),
+            layer.family,
+            ",".join(map(str, layer.ranks)),
+            count(layer.macs_after),
+            change(layer.macs_before, layer.macs_after),
+            "" if ms is None else f"{ms.after_ms:.3g}",
+            "" if ms is None else change(ms.before_ms, ms.after_ms),
+        )
+    return rows
+
+
+def _slower(slower: Iterable[Slower]) -> list[Text]:
+    """Names the blocks with the most tempting MACs; the record has all."""
+    found = sorted(slower, key=lambda one: one.macs_share)
+    if not found:
+        return []
+    blocks = sum(one.blocks for one in found)
+    named = [
+        f"  {one.layer} {one.family} rank {','.join(map(str, one.ranks))}: "
+        f"{100 * (one.macs_share - 1):+.0f} % MACs, {100 * (one.cost_share - 1):+.0f} % time"
+        for one in found[:SHOWN_SLOWER]
+    ]
+    return lines([f"saves FLOPs, costs time: {blocks} blocks were left out for that, as", *named])
