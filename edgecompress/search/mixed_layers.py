@@ -1,0 +1,89 @@
+"""A frozen copy of a network whose layers run on mixtures of all their candidates."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgecompress.methods.contract import Fill
+from edgecompress.nets.folding import fold_batch_norms_
+from edgecompress.nets.modules import layer_named, replace_
+from edgecompress.search.contract import Problem
+from edgecompress.search.mixture import Mixture, make_mixture, mixed_kernel
+
+
+class MixedLayer(nn.Module):
+    """A convolution or linear layer whose kernel is a mixture; its weights are set before each pass."""
+
+    def __init__(self, mixture: Mixture, bias: Tensor | None) -> None:
+        super().__init__()
+        self.mixture = mixture
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+        self.weights = F.one_hot(torch.tensor(0), mixture.size).to(mixture.kernels.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns what one layer with the mixed kernel makes of x."""
+        op = self.mixture.op
+        kernel = mixed_kernel(self.mixture, self.weights)
+        if op.kind == "linear":
+            return F.linear(x, kernel.flatten(1), self.bias)
+        return F.conv2d(x, kernel, self.bias, op.stride, op.padding, op.dilation)
+
+
+@dataclass(frozen=True)
+class Supernet:
+    """The copy and its mixed layers, in the order of the problem's options."""
+
+    module: nn.Module
+    layers: tuple[MixedLayer, ...]
+
+    def run(self, images: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """Returns the outputs with one weight vector per layer."""
+        for layer, own in zip(self.layers, weights, strict=True):
+            layer.weights = own
+        return cast(Tensor, self.module(images))
+
+
+def make_supernet(
+    model: nn.Module, problem: Problem, fill: Fill, input_shape: tuple[int, int, int], *, fold: bool = True
+) -> Supernet:
+    """Copies a model, in eval mode with all weights frozen, and mixes the layers of the problem.
+
+    With `fold` batch norms become part of the layers before them, which is exact, and saves a step the
+    time and the memory of a map each.
+    """
+    network = copy.deepcopy(model).eval().requires_grad_(False)
+    names = [o.layer.name for o in problem.options]
+    scales = _folded_scales_(network, names, input_shape) if fold else {}
+    layers = []
+    for options in problem.options:
+        name = options.layer.name
+        dense = layer_named(network, name)
+        kernel, dtype = problem.kernels[name], dense.get_parameter("weight").dtype
+        mixture = make_mixture(
+            options.layer, kernel, options.candidates, fill, scale=scales.get(name), dtype=dtype
+        )
+        layers.append(MixedLayer(mixture, cast(Tensor | None, dense.bias)))
+        replace_(network, name, layers[-1])
+    return Supernet(network, tuple(layers))
+
+
+@torch.no_grad()
+def _folded_scales_(
+    network: nn.Module, names: Sequence[str], input_shape: tuple[int, int, int]
+) -> dict[str, Tensor]:
+    """Folds batch norms and returns by what each named layer's outputs are multiplied since.
+
+    Folding multiplies weights, so ones become the scale itself.
+    """
+    weights = {name: layer_named(network, name).get_parameter("weight") for name in names}
+    for weight in weights.values():
+        weight.fill_(1)
+    fold_batch_norms_(network, input_shape)
+    return {name: weight.flatten(1)[:, 0].double() for name, weight in weights.items()}
