@@ -64,14 +64,22 @@ def _rank(family: Family, layer: Layer, share: float) -> int:
 
 
 def factorise(kernel: Tensor, layer: Layer, metric: LayerMetric) -> Fill:
-    """Prepares the branches of a layer; each candidate is solved once."""
+    """Prepares the branches of a layer, found by turns; each candidate is solved once."""
+    return _filling(kernel, layer, metric, ROUNDS)
 
+
+def factorise_greedily(kernel: Tensor, layer: Layer, metric: LayerMetric) -> Fill:
+    """Prepares the branches as the paper does: the first as if alone, the second on what it leaves over."""
+    return _filling(kernel, layer, metric, 1)
+
+
+def _filling(kernel: Tensor, layer: Layer, metric: LayerMetric, rounds: int) -> Fill:
     @functools.cache
     def fill(candidate: Candidate) -> Kernels:
         pair = tuple(family_named(name) for name in candidate.family.split("+"))
         parts: list[tuple[Tensor, Tensor]] = []
         approximations = [torch.zeros_like(kernel), torch.zeros_like(kernel)]
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             parts = []
             for here, (family, rank) in enumerate(zip(pair, candidate.ranks, strict=True)):
                 rest = kernel - approximations[1 - here]
