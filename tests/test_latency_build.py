@@ -100,6 +100,8 @@ def check_table(format, name):
 def test_a_table_of_this_machine_is_not_measured_again():
     check_table("tflite", "t.json")
     before = read()
+    told = call(Forecast, "build", "-m", "small.py:Small", *SIZE, *QUICK, "-o", "t.json", "--dry-run")
+    assert (told.known, told.measurements, told.networks) == (len(before.entries), 0, 0)
     assert build().tables[0].added == 0
     assert read().entries == before.entries and read().calibrations == before.calibrations
 
@@ -146,6 +148,13 @@ def test_predictions_are_checked_on_plans_that_were_not_fitted():
     )
     assert "predicted ms" in text.stdout and "on average" in text.stdout
     assert "plotly" in Path("p.html").read_text().lower()
+
+
+def test_what_was_measured_is_shown_even_if_its_plot_cannot_be_written():
+    args = ("t.json", "-m", "small.py:Small", *SIZE, "--plans", "3", "--plot", "small.py/p.html")
+    result = run("latency", "check", *args)
+    assert result.exit_code == 1 and "predicted ms" in result.stdout
+    assert result.stderr.startswith("edgecompress: small.py/p.html: could not be written")
 
 
 # The emulated core

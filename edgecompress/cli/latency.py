@@ -198,12 +198,13 @@ def check(
             seed=seed,
             progress=progress,
         )
-        if plot is not None:
+    show_result(result, as_json=as_json)
+    if plot is not None:
+        with running():  # after the result: what took long to measure is not lost with a bad path
             from edgecompress.core.store import write_text
             from edgecompress.report.latency_plot import check_page
 
             write_text(plot, check_page(result))
-    show_result(result, as_json=as_json)
 
 
 @app.command("merge")

@@ -161,10 +161,10 @@ def read_heading(path: Path) -> Heading | None:
     return found
 
 
-def read_keys(path: Path) -> set[str]:
-    """Returns the keys of the blocks in a journal, of which others may be written at the moment."""
+def read_entries(path: Path) -> list[TableEntry]:
+    """Returns the blocks in a journal, to which somebody may be writing at the moment."""
     entries = (_parsed(TableEntry, line) for line in _whole_lines(path).splitlines())
-    return {entry.key for entry in entries if entry is not None}
+    return [entry for entry in entries if entry is not None]
 
 
 def check_heading(path: Path, found: Heading, wanted: Heading) -> None:

@@ -182,20 +182,23 @@ def pending(space: Space, known_ms: Mapping[str, float], *, tolerance: float) ->
     """Yields the blocks to be measured next; what comes after them depends on what they take."""
     yield from (task for key, task in space.singles.items() if key not in known_ms)
     for curve in space.curves.values():
-        dense = [known_ms.get(key) for key in curve.dense]
-        limit = None if None in dense else max((ms for ms in dense if ms is not None), default=math.inf)
-        yield from _missing(curve, known_ms, limit, tolerance)
+        yield from _missing(curve, known_ms, tolerance)
 
 
-def _missing(
-    curve: CurveTasks, known_ms: Mapping[str, float], limit_ms: float | None, tolerance: float
-) -> list[Task]:
+def _limit_ms(curve: CurveTasks, known_ms: Mapping[str, float]) -> float | None:
+    """Returns what the slowest layer takes that a curve may replace; None while one is not known."""
+    dense = [known_ms.get(key) for key in curve.dense]
+    return None if None in dense else max((ms for ms in dense if ms is not None), default=math.inf)
+
+
+def _missing(curve: CurveTasks, known_ms: Mapping[str, float], tolerance: float) -> list[Task]:
     """Returns the next blocks of a curve; only its first while the limit is not known.
 
     Goes through the choice from the start: what is measured in the end must not depend on where a build was
     stopped.
     """
     done: dict[int, float] = {}
+    limit_ms = _limit_ms(curve, known_ms)
     limit = math.inf if limit_ms is None else limit_ms
     while wanted := next_widths(
         list(curve.by_width), done, unit=curve.unit, limit_ms=limit, tolerance=tolerance
@@ -208,9 +211,13 @@ def _missing(
     return []
 
 
-def expected_count(space: Space, known: Iterable[str]) -> int:
-    """Guesses how many more blocks will be measured."""
-    done = set(known)
-    singles = sum(key not in done for key in space.singles)
-    measured = [sum(task.key in done for task in one.by_width.values()) for one in space.curves.values()]
-    return singles + sum(max(PER_CURVE - count, 0) for count in measured)
+def expected_count(space: Space, known_ms: Mapping[str, float], *, tolerance: float) -> int:
+    """Guesses how many more blocks will be measured; 0 where nothing is pending."""
+    singles = sum(key not in known_ms for key in space.singles)
+    return singles + sum(_expected(curve, known_ms, tolerance) for curve in space.curves.values())
+
+
+def _expected(curve: CurveTasks, known_ms: Mapping[str, float], tolerance: float) -> int:
+    missing = len(_missing(curve, known_ms, tolerance))
+    measured = sum(task.key in known_ms for task in curve.by_width.values())
+    return max(PER_CURVE - measured, missing) if missing else 0

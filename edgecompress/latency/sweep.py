@@ -22,7 +22,7 @@ def sweep(
     Raises:
         DeviceError: the device fails; the journal keeps what was measured until then.
     """
-    total = expected_count(space, journal.entries)
+    total = expected_count(space, _known_ms(journal), tolerance=tolerance)
     entries = _waves(space, journal, measure, tolerance=tolerance, seed=seed)
     for entry in progress.track(entries, "measuring blocks", total):
         journal.add(entry)
@@ -33,10 +33,14 @@ def _waves(
 ) -> Iterator[TableEntry]:
     rng = random.Random(seed)
     while True:
-        overhead_ms = journal.heading.overhead_ms
-        known = {key: block_ms(entry, overhead_ms) for key, entry in journal.entries.items()}
-        tasks = list({task.key: task for task in pending(space, known, tolerance=tolerance)}.values())
+        wanted = pending(space, _known_ms(journal), tolerance=tolerance)
+        tasks = list({task.key: task for task in wanted}.values())
         if not tasks:
             return
         rng.shuffle(tasks)  # neighbours on a curve must not share a slow minute
         yield from measure(tasks)
+
+
+def _known_ms(journal: Journal) -> dict[str, float]:
+    overhead_ms = journal.heading.overhead_ms
+    return {key: block_ms(entry, overhead_ms) for key, entry in journal.entries.items()}

@@ -18,6 +18,7 @@ from edgecompress.core.latency_table import (
     LatencyTable,
     TableDtype,
     TableFormat,
+    block_ms,
     make_table,
 )
 from edgecompress.core.progress import NO_PROGRESS, Progress
@@ -30,8 +31,8 @@ from edgecompress.latency.journal import (
     check_heading,
     journal_path,
     locked,
+    read_entries,
     read_heading,
-    read_keys,
 )
 from edgecompress.latency.lookup import lookup_of
 from edgecompress.latency.space import Space, expected_count, pending
@@ -154,12 +155,9 @@ def forecast(request: Request) -> Forecast:
     """
     work = _work(request, DEFAULT_OPTIONS, 0)
     table = read_table(work.output) if work.output.is_file() else None
-    journal = journal_path(work.output)
-    _check_asked(work, journal, read_heading(journal))
-    _check_asked(work, work.output, table_heading(table) if table else None)
-    known = {entry.key for entry in table.entries} if table else set()
-    known |= read_keys(journal)
-    blocks = expected_count(work.space, known)
+    known = _known_ms(work, table)
+    is_exact = work.place.device.emulation is not None
+    blocks = expected_count(work.space, known, tolerance=_tolerance(is_exact=is_exact))
     networks = (1 + request.plans) * len(_uncalibrated(work, table))
     return Forecast(
         device=work.place.device.name,
@@ -173,6 +171,19 @@ def forecast(request: Request) -> Forecast:
         seconds=round(blocks * _block_seconds(work) + networks * _network_seconds(work), 1),
         table=str(work.output),
     )
+
+
+def _known_ms(work: _Work, table: LatencyTable | None) -> dict[str, float]:
+    """Returns what blocks take by the table that exists, and by the journal of a build that was stopped."""
+    journal = journal_path(work.output)
+    begun, before = read_heading(journal), None if table is None else table_heading(table)
+    _check_asked(work, journal, begun)
+    _check_asked(work, work.output, before)
+    heading = begun or before
+    if heading is None:
+        return {}
+    entries = [*(table.entries if table else ()), *read_entries(journal)]
+    return {one.key: block_ms(one, heading.overhead_ms) for one in entries}
 
 
 def _check_asked(work: _Work, path: Path, found: Heading | None) -> None:
@@ -227,8 +238,12 @@ def _keeping() -> Iterator[None]:
         raise type(error)(f"{error}; {kept}") from None
 
 
+def _tolerance(*, is_exact: bool) -> float:
+    return EXACT_TOLERANCE if is_exact else MEASURED_TOLERANCE
+
+
 def _sweep(work: _Work, bench: Bench, journal: Journal, progress: Progress) -> None:
-    tolerance = EXACT_TOLERANCE if bench.is_exact else MEASURED_TOLERANCE
+    tolerance = _tolerance(is_exact=bench.is_exact)
     measure = partial(measure_blocks, bench)
     sweep(work.space, journal, measure, tolerance=tolerance, seed=work.seed, progress=progress)
 

@@ -211,4 +211,10 @@ def _unlike(first: LatencyTable, second: LatencyTable) -> list[str]:
     found = [(name, getattr(first, name), getattr(second, name)) for name in ("format", "dtype")]
     for name in Conditions.model_fields:
         found.append((name, getattr(first.conditions, name), getattr(second.conditions, name)))
-    return [f"{name.replace('_', ' ')}: {one} and {two}" for name, one, two in found if one != two]
+    return [
+        f"{name.replace('_', ' ')}: {_told(one)} and {_told(two)}" for name, one, two in found if one != two
+    ]
+
+
+def _told(value: object) -> str:
+    return ",".join(map(str, value)) or "any" if isinstance(value, tuple) else str(value)

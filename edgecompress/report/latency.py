@@ -28,7 +28,7 @@ def forecast_text(result: Forecast) -> RenderableType:
     models = ", ".join(result.models)
     facts = [
         f"{result.layers} kinds of layers, {result.curves} curves, {count(result.candidates)} candidates",
-        f"{result.known} blocks are known, about {result.measurements} will be measured, where curves bend",
+        f"{result.known:,} blocks are known, about {result.measurements:,} will be measured",
         f"{result.networks} whole networks for the calibration",
         f"about {duration(result.seconds)}",
     ]
@@ -45,43 +45,42 @@ def build_text(result: BuildResult) -> RenderableType:
 
 def table_text(result: TableSummary) -> RenderableType:
     """Returns what a table holds and how well it predicts."""
-    soc = f" ({result.soc})" if result.soc else ""
+    soc = f", {result.soc}" if result.soc else ""
     new = "" if result.added is None else f", {result.added:,} of them new"
     kinds = ", ".join(f"{number:,} {_plural(kind, number)}" for kind, number in result.by_kind.items())
     facts = [
-        f"{result.device}{soc}, {result.provenance.upper()}",
-        conditions_line(result.conditions, result.format, result.dtype),
+        conditions_line(result.conditions),
+        f"{result.dtype} {result.format} files",
         f"{result.entries:,} blocks{new}: {kinds}",
         f"made {result.created:%Y-%m-%d} by edgecompress {result.tool_version}, sha256 {result.sha256[:12]}",
     ]
     return Group(
-        title(result.table, ""),
+        title(result.table, f"of {result.device}{soc}, {result.provenance.upper()}"),
         *lines(facts),
         *_calibrations(result.calibrations),
+        *lines([""] if result.notes else []),
         *lines(f"- {note}" for note in result.notes),
     )
 
 
 def _plural(kind: str, number: int) -> str:
-    if number == 1 or kind in ("attention", "two branches"):
-        return kind
-    return kind + "s"
+    if kind in ("attention", "two branches"):
+        return f"of {kind}"
+    return kind if number == 1 else f"{kind}s"
 
 
-def conditions_line(conditions: Conditions, format: str, dtype: str) -> str:
+def conditions_line(conditions: Conditions) -> str:
     """Returns under which conditions figures were made."""
     cores = ",".join(map(str, conditions.cores)) or "any"
     threads = f"{conditions.threads} thread{'s' if conditions.threads > 1 else ''} on core {cores}"
-    return (
-        f"{conditions.device}, {conditions.runtime} {conditions.runtime_version}, {threads}, {dtype} {format}"
-    )
+    return f"{conditions.device}, {conditions.runtime} {conditions.runtime_version}, {threads}"
 
 
 def _calibrations(found: Sequence[Calibration]) -> Iterator[RenderableType]:
     if not found:
         yield Text("not calibrated on any network")
         return
-    rows = table("network", "input", "dense ms", "scale", "ms/MB", "rest ms", "plans", "in fit", right_from=2)
+    rows = table("network", "input", "dense ms", "scale", "ms/MB", "rest ms", "plans", "error", right_from=2)
     for one in found:
         dense = next((each for each in one.timings if each.plan == "dense"), one.timings[0])
         errors = [abs(each.error) for each in one.timings if each.fitted]
@@ -115,10 +114,15 @@ def _network(one: NetworkCheck, provenance: str) -> Iterator[RenderableType]:
     yield Text.assemble((one.network, "bold"))
     yield rows
     yield Text(scatter(one.timings, provenance))
+    yield Text(f"{agreement_line(one)}\n")
+
+
+def agreement_line(one: NetworkCheck) -> str:
+    """Returns how well the plans of a network were predicted."""
     ranks = "" if one.rank_correlation is None else f", rank correlation {one.rank_correlation:.3f}"
-    yield Text(
+    return (
         f"{len(one.timings)} plans: off by {100 * one.mean_error:.1f} % on average, "
-        f"{100 * one.worst_error:.1f} % at worst{ranks}\n"
+        f"{100 * one.worst_error:.1f} % at worst{ranks}"
     )
 
 
@@ -142,18 +146,21 @@ def scatter(timings: Iterable[PlanTiming], provenance: str) -> str:
 def difference_text(result: TableDifference) -> RenderableType:
     """Returns where two tables differ."""
     facts = [
-        f"{result.common} blocks in both, {result.only_first} only in the first, "
-        f"{result.only_second} only in the second"
+        f"{result.common:,} blocks in both, {result.only_first:,} only in the first, "
+        f"{result.only_second:,} only in the second"
     ]
     facts += [f"unlike: {one}" for one in result.unlike]
     if result.median_ratio is not None:
         facts.append(f"the second takes {result.median_ratio:.3f} times as long (median)")
     if result.rank_correlation is not None:
         facts.append(f"rank correlation {result.rank_correlation:.3f}")
+    head = Group(title(result.first, f"and {result.second}"), *lines(facts))
+    if not result.largest:
+        return head
     rows = table("block", "first ms", "second ms", "ratio", right_from=1)
     for one in result.largest:
         add_row(rows, one.key, f"{one.first_ms:.4f}", f"{one.second_ms:.4f}", f"{one.ratio:.3f}")
-    return Group(title(result.first, f"and {result.second}"), *lines(facts), Text(""), rows)
+    return Group(head, Text("\nfarthest from that ratio:"), rows)
 
 
 def duration(seconds: float) -> str:
