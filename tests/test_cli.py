@@ -17,6 +17,7 @@ from edgecompress.cli import device as device_commands
 from edgecompress.cli import export as export_command
 from edgecompress.cli import look as look_commands
 from edgecompress.cli import options as opt
+from edgecompress.cli import quickstart as quickstart_command
 from edgecompress.cli.running import STOPPED, one_line_errors, running
 from edgecompress.errors import ConfigError
 
@@ -100,7 +101,7 @@ def cli_and_api():
 
     return {
         "compress": (compress_commands.compress, compress),
-        "quickstart": (compress_commands.quickstart, quickstart),
+        "quickstart": (quickstart_command.quickstart, quickstart),
         "inspect": (look_commands.inspect, inspect_model),
         "export": (export_command.export, export),
         "bench": (bench_command.bench, bench),

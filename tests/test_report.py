@@ -1,10 +1,13 @@
 import io
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_benches import bench_of, measurement, result_of
 from rich.console import Console
 
+from edgecompress.core.loop_results import QuickstartResult
 from edgecompress.core.results import (
     CompressResult,
     DoctorItem,
@@ -19,9 +22,9 @@ from edgecompress.core.results import (
     ListResult,
     ModelSummary,
     ParityResult,
-    QuickstartResult,
     SplitSummary,
 )
+from edgecompress.core.search_results import SearchResult
 from edgecompress.core.types import Accuracy, ModelRef, Plan, Preprocess
 from edgecompress.report.numbers import change, count, megabytes, shape, share
 from edgecompress.report.text import render
@@ -130,7 +133,29 @@ EXPORT = ExportResult(
     calibration_images="256 images of photos",
     versions={},
 )
-QUICKSTART = QuickstartResult(compress=COMPRESS, export=EXPORT, seconds=93.2)
+SEARCH = SearchResult(
+    run=COMPRESS.run,
+    search="hybrid",
+    metric="macs",
+    target=160e6,
+    dense_cost=300_774_272,
+    cost=158e6,
+    met=True,
+    reason=None,
+    plan=COMPRESS.plan,
+    dense=COMPRESS.dense,
+    compressed=COMPRESS.compressed,
+    layers=COMPRESS.layers,
+    latency=None,
+    front=(),
+    front_shown=False,
+    slower=(),
+    split=COMPRESS.split,
+    steps=COMPRESS.steps,
+    seconds={**COMPRESS.seconds, "all": 15.75},
+)
+BENCH = result_of(bench_of(measurement("dense.tflite", 2.0), measurement("compressed.tflite", 1.25)))
+QUICKSTART = QuickstartResult(search=SEARCH, export=EXPORT, bench=BENCH, seconds=93.2)
 DOCTOR = DoctorResult(
     items=(
         DoctorItem(
@@ -207,14 +232,16 @@ def test_without_images_there_is_no_accuracy_and_no_split():
 
 def test_quickstart_shows_how_the_exported_files_agree():
     text = text_of(QUICKSTART)
-    rows = {line.split()[0]: line.split() for line in text.splitlines() if ".tflite " in line}
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if "onnx2tf" in line}
     for name in ("dense.tflite", "compressed.int8.tflite"):
         assert rows[name][1:] == ["onnx2tf", "14.02", "MB", "99.5", "%", "1.3e-06", "55", "2"]
     assert "93 s in all" in text
 
 
-def test_quickstart_says_what_to_do_next():
-    assert f"edgecompress bench {COMPRESS.run}" in " ".join(text_of(QUICKSTART).split())
+def test_quickstart_says_what_this_machine_measured_and_what_to_do_next():
+    text = " ".join(text_of(QUICKSTART).split())
+    assert f"edgecompress bench {COMPRESS.run}" in text
+    assert re.search(r"compressed.tflite 1.60*x faster", text)
 
 
 def test_export_shows_what_the_files_take_and_what_runs_slowly():

@@ -1,4 +1,4 @@
-"""The commands that shrink a model: `compress` and `quickstart`."""
+"""The command that shrinks a model to a budget: `compress`."""
 
 from __future__ import annotations
 
@@ -133,43 +133,6 @@ def compress(
             seed=seed,
             name=name,
             runs_dir=runs_dir,
-            overwrite=overwrite,
-            progress=progress,
-        )
-    show(result, as_json=as_json)
-
-
-def quickstart(
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="A network that comes with its weights and data.")
-    ] = "zoo:fashion_resnet",
-    budget: opt.Budget = "macs=50%",
-    seed: opt.Seed = 0,
-    name: opt.RunName = None,
-    runs_dir: opt.RunsDir = Path("runs"),
-    overwrite: opt.Overwrite = False,
-    config: opt.Config = None,
-    as_json: opt.AsJson = False,
-) -> None:
-    """Shrink a network that comes along; show before and after.
-
-    Compresses, evaluates, exports to ONNX and compares with onnxruntime; needs no download and
-    takes at most a few minutes.
-
-    \b
-    Examples:
-      edgecompress quickstart
-      edgecompress quickstart --model zoo:fashion_vit --budget macs=60%
-    """
-    with running() as progress:
-        from edgecompress.pipeline.quickstart import quickstart as run
-
-        result = run(
-            model=model,
-            budget=budget,
-            seed=seed,
-            runs_dir=runs_dir,
-            name=name,
             overwrite=overwrite,
             progress=progress,
         )

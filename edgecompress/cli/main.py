@@ -8,11 +8,12 @@ import typer
 
 from edgecompress import __version__
 from edgecompress.cli.bench import bench
-from edgecompress.cli.compress import compress, quickstart
+from edgecompress.cli.compress import compress
 from edgecompress.cli.device import app as device
 from edgecompress.cli.export import export
 from edgecompress.cli.latency import app as latency
 from edgecompress.cli.look import doctor, inspect, list_
+from edgecompress.cli.quickstart import quickstart
 from edgecompress.cli.search import resume, search
 
 app = typer.Typer(

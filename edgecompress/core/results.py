@@ -154,15 +154,6 @@ class ExportResult(Record):
     versions: dict[str, str]
 
 
-class QuickstartResult(Record):
-    """The before and after of the embedded network."""
-
-    compress: CompressResult
-    export: ExportResult
-    """The ONNX files of both networks."""
-    seconds: float
-
-
 class DoctorItem(Record):
     """One thing the product can use."""
 

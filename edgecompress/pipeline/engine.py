@@ -11,6 +11,7 @@ What takes long is kept in a `Memo`, so that a command that was killed does not 
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from edgecompress.errors import ConfigError, ModelError
 from edgecompress.factors.batch_norm import correct_statistics_
 from edgecompress.factors.contract import Factors
 from edgecompress.factors.repair import Which, repair_
-from edgecompress.methods.contract import Method
+from edgecompress.methods.contract import Fill, Method
 from edgecompress.nets.chains import filled_block
 from edgecompress.nets.kept import kept_metrics
 from edgecompress.nets.metric import LayerMetric
@@ -275,17 +276,36 @@ def build(prepared: Prepared, choices: Choices) -> nn.Module:
     return network
 
 
+def filling(prepared: Prepared) -> Fill:
+    """Returns what gives the kernels of any candidate; every layer is factorised once per method."""
+    layers = {one.layer.name: one.layer for one in prepared.options}
+    known = discover(methods, Method)
+
+    @functools.cache
+    def fill(method: str, name: str) -> Fill:
+        return known[method].factorise(prepared.kernels[name], layers[name], prepared.metrics[name])
+
+    return lambda candidate: fill(candidate.method, candidate.layers[0])(candidate)
+
+
 def _block(prepared: Prepared, choices: Choices, name: str) -> nn.Module:
     """Returns what stands at `name` under these choices, with freshly found factors."""
     dense = layer_named(prepared.setting.model, name)
     if name not in choices:
         return copy.deepcopy(dense)
-    choice = choices[name]
-    layer = next(o.layer for o in prepared.options if o.layer.name == name)
-    method = discover(methods, Method)[choice.method]
-    fill = method.factorise(prepared.kernels[name], layer, prepared.metrics[name])
     bias = dense.bias if isinstance(dense.bias, Tensor) else None
-    return filled_block(choice.blocks[0], fill(choice), bias)
+    return filled_block(choices[name].blocks[0], filling(prepared)(choices[name]), bias)
+
+
+def plan_divergence(prepared: Prepared, choices: Choices) -> float:
+    """Returns how far a plan's network is from the dense model, on the images of the local search."""
+    batches = few_images(prepared.setting.calibration)
+
+    def compute() -> float:
+        reference = log_probabilities(prepared.setting.model, batches)
+        return divergence(build(prepared, choices), batches, reference)
+
+    return prepared.memo.number(f"divergence {plan_hash(choices)}", compute)
 
 
 def _searched_locally(

@@ -18,13 +18,20 @@ BAR = 24
 """Characters of the longest bar."""
 
 
-def search_text(result: SearchResult) -> RenderableType:
-    """Returns the figures before and after, what the device says, the front, and what became of layers."""
+def search_summary(result: SearchResult) -> RenderableType:
+    """Returns the figures before and after, and what the device says."""
     return Group(
         title(result.plan.model.source, f"by {result.search}, {_goal(result)}"),
         _figures(result),
         *split_line(result.split),
         *([] if result.latency is None else _loop(result.latency)),
+    )
+
+
+def search_text(result: SearchResult) -> RenderableType:
+    """Returns the summary, the front where it was asked for, and what became of every layer."""
+    return Group(
+        search_summary(result),
         *(_front(result) if result.front_shown else []),
         Text(),
         _changes(result),

@@ -16,6 +16,7 @@ from edgecompress.core.latency_results import (
     TableDifference,
     TableSummary,
 )
+from edgecompress.core.loop_results import QuickstartResult
 from edgecompress.core.measurement import BenchResult
 from edgecompress.core.results import (
     CompressResult,
@@ -26,7 +27,6 @@ from edgecompress.core.results import (
     LayerChange,
     LayerCost,
     ListResult,
-    QuickstartResult,
 )
 from edgecompress.core.search_results import SearchResult
 from edgecompress.core.types import Record
@@ -43,7 +43,7 @@ from edgecompress.report.latency import (
     table_text,
 )
 from edgecompress.report.numbers import change, count, megabytes, shape, share
-from edgecompress.report.searches import search_text
+from edgecompress.report.searches import search_summary, search_text
 from edgecompress.report.tables import add_row, lines, table, title
 
 
@@ -147,19 +147,18 @@ def _changes(layers: Iterable[LayerChange]) -> Table:
 
 
 def quickstart_text(result: QuickstartResult) -> RenderableType:
-    """Returns the figures before and after, how the exported files agree, and where they are."""
-    compress, run = result.compress, result.compress.run
+    """Returns the figures before and after, how the exported files agree, and what this machine says."""
+    run = result.search.run
     return Group(
-        title(compress.plan.model.source, "before and after"),
-        before_after(compress.dense, compress.compressed),
-        *split_line(compress.split),
+        search_summary(result.search),
         Text(),
         title("Exported files", "against PyTorch on the same images"),
         files_table(result.export),
         Text(),
-        Text(f"{result.seconds:.0f} s in all"),
+        bench_text(result.bench),
+        Text(f"\n{result.seconds:.0f} s in all"),
         where_written(run),
-        Text(f"next: edgecompress export {run} --tflite, then edgecompress bench {run}"),
+        Text(f"next: edgecompress search --help; your phone: edgecompress bench {run} --device adb"),
     )
 
 
