@@ -8,7 +8,7 @@ from rank_problems import problem_of
 
 from edgecompress.errors import BudgetError
 from edgecompress.search.ranks.exact import select
-from edgecompress.search.theta import Space, argmax_cost, gumbel, pick, start_scores
+from edgecompress.search.theta import Space, argmax_cost, gumbel, pick, start_scores, step_generator, tilted
 
 PROBLEM = problem_of(share=0.6, with_errors=True)
 SPACE = Space(PROBLEM)
@@ -74,9 +74,25 @@ def test_no_plan_within_the_limit_is_an_error():
 
 
 def test_noise_is_gumbels_and_follows_from_seed_and_step():
-    noise = gumbel(200_000, 0, 0)
+    noise = gumbel((200_000,), step_generator(0, 0))
     assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
     assert float(noise.std()) == pytest.approx(1.2825, abs=0.01)
-    assert torch.equal(gumbel(10, 1, 2), gumbel(10, 1, 2))
-    assert not torch.equal(gumbel(10, 1, 2), gumbel(10, 1, 3))
-    assert not torch.equal(gumbel(10, 1, 2), gumbel(10, 2, 2))
+    first, again, later, other = (
+        gumbel((9,), step_generator(*at)) for at in ((1, 2), (1, 2), (1, 3), (2, 2))
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("temperature", [0.14, 2.0])
+def test_tilted_scores_cost_the_limit(temperature):
+    torch.manual_seed(0)
+    scores = torch.randn(sum(SPACE.sizes), dtype=torch.float64)
+    shifted = tilted(SPACE, scores, temperature)
+    assert float(SPACE.expected_cost(SPACE.probabilities(shifted, temperature))) == pytest.approx(
+        PROBLEM.limit
+    )
+    assert SPACE.cost_of_scores(shifted, temperature) == pytest.approx(PROBLEM.limit)
+    moved = (scores - shifted) / SPACE.costs  # by one price for all
+    torch.testing.assert_close(moved, moved[:1].expand_as(moved))

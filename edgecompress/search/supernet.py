@@ -11,11 +11,11 @@ Reference: Yu and Bouganis, SVD-NAS, WACV 2023, in which two candidates are samp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.methods.contract import Fill
@@ -24,11 +24,12 @@ from edgecompress.search.design_space import prune
 from edgecompress.search.image_pool import Batch, ImagePool, make_pool, step_indices, task_loss
 from edgecompress.search.mixed_layers import Supernet, make_supernet
 from edgecompress.search.parallel import add_up_, own_share
-from edgecompress.search.theta import Space, gumbel, start_scores
+from edgecompress.search.theta import Space, gumbel, pick, start_scores, step_generator
 from edgecompress.search.theta_checkpoint import Standing
 from edgecompress.search.theta_training import (
     Found,
     GradientSettings,
+    Step,
     StepFacts,
     adam_,
     found_by,
@@ -64,16 +65,49 @@ def search_by_gradient(
         ArtefactError: the checkpoint is of another search.
         DataError: there are no images.
     """
+
+    def prepare(space: Space, pool: ImagePool) -> Step:
+        supernet = make_supernet(model, space.problem, fill, pool.input_shape)
+
+        def step(now: Standing, temperature: float) -> StepFacts:
+            return gradient_step_(now, supernet, space, pool, settings, temperature, seed=seed)
+
+        return step
+
+    return run_search(
+        model,
+        problem,
+        batches,
+        settings,
+        prepare,
+        lambda space: start_scores(space, start),
+        start=start,
+        seed=seed,
+        progress=progress,
+        checkpoint=checkpoint,
+    )
+
+
+def run_search(
+    model: nn.Module,
+    problem: Problem,
+    batches: Sequence[Batch],
+    settings: GradientSettings,
+    prepare: Callable[[Space, ImagePool], Step],
+    first_scores: Callable[[Space], Tensor],
+    *,
+    start: Choices | None,
+    seed: int,
+    progress: Progress,
+    checkpoint: Path | None,
+) -> Found:
+    """Prunes, goes on from the checkpoint or starts, makes the steps of `prepare` and picks a plan."""
     space = pruned_space(problem, settings, start)
-    found_by(fresh_adam(start_scores(space, start)), space, settings)  # a limit out of reach is known now
+    pick(space, first_scores(space))  # a limit out of reach is known before any work
     pool = make_pool(model, batches)
-    supernet = make_supernet(model, space.problem, fill, pool.input_shape)
     identity = identity_of(space, settings, seed, pool)
-    standing = restored(checkpoint, identity) or fresh_adam(start_scores(space, start))
-
-    def step(now: Standing, temperature: float) -> StepFacts:
-        return gradient_step_(now, supernet, space, pool, settings, temperature, seed=seed)
-
+    standing = restored(checkpoint, identity) or fresh_adam(first_scores(space))
+    step = prepare(space, pool)
     train_(standing, space, settings, step, progress=progress, checkpoint=checkpoint, identity=identity)
     return found_by(standing, space, settings)
 
@@ -105,7 +139,7 @@ def gradient_step_(
     """Changes the scores by one step; every candidate of every layer gets its exact gradient."""
     indices = step_indices(len(pool), settings.batch_images, standing.step, seed)
     images, targets = pool.take(own_share(indices))
-    noise = settings.noise * gumbel(len(standing.scores), seed, standing.step)
+    noise = settings.noise * gumbel(standing.scores.shape, step_generator(seed, standing.step))
     scores = standing.scores.detach().requires_grad_()
     probabilities = space.probabilities(scores + noise, temperature)
     loss = task_loss(supernet.run(images, probabilities), targets) / len(indices)
@@ -113,6 +147,6 @@ def gradient_step_(
     (by_cost,) = torch.autograd.grad(space.expected_cost(probabilities).log(), scores)
     summed = torch.cat([by_loss, loss.detach().double()[None]])
     add_up_(summed)
-    adam_(standing, summed[:-1] / summed[-1] + standing.elasticity * by_cost, settings)
-    quiet = space.probabilities(standing.scores, temperature)
-    return StepFacts(float(summed[-1]), float(space.expected_cost(quiet)))
+    by_log_loss = summed[:-1] / summed[-1]
+    adam_(standing, by_log_loss + standing.elasticity * by_cost, settings)
+    return StepFacts(float(summed[-1]), by_log_loss, by_cost)

@@ -60,16 +60,32 @@ class Space:
         """Returns the cost of the whole model when each layer draws its candidate."""
         return self.problem.fixed_cost + torch.cat(list(probabilities)) @ self.costs
 
+    @functools.cached_property
+    def _grid(self) -> Tensor:
+        """Where each place is in a table with one row per layer."""
+        width = max(self.sizes)
+        return torch.cat([row * width + torch.arange(size) for row, size in enumerate(self.sizes)])
+
+    def cost_of_scores(self, scores: Tensor, temperature: float) -> float:
+        """Returns the expected cost of scores, all layers at once and without gradients."""
+        table = torch.full((len(self.sizes), max(self.sizes)), -torch.inf, dtype=torch.float64)
+        table.view(-1)[self._grid] = scores / temperature
+        return self.problem.fixed_cost + float(table.softmax(1).view(-1)[self._grid] @ self.costs)
+
     def entropy(self, probabilities: Sequence[Tensor]) -> float:
         """Returns how undecided the layers are, on average, in nats."""
         each = [float(torch.special.entr(p).sum()) for p in probabilities]
         return sum(each) / max(1, len(each))
 
 
-def gumbel(size: int, seed: int, step: int) -> Tensor:
-    """Returns the noise of a step; it follows from seed and step alone, so that a search can be resumed."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    uniform = torch.rand(size, generator=generator, dtype=torch.float64)
+def step_generator(seed: int, step: int) -> torch.Generator:
+    """Returns the randomness of a step; it follows from seed and step alone, so a search can be resumed."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + step)
+
+
+def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Returns Gumbel noise: the place of the highest of scores + noise has softmax probability."""
+    uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
     return -(-uniform.clamp(min=1e-300).log()).log()
 
 
@@ -131,6 +147,23 @@ def pick(space: Space, scores: Tensor) -> Choices:
     if point is None:
         raise unreachable(problem, float(front.costs[0]) + problem.fixed_cost)
     return choices_at(problem, front, point)
+
+
+def tilted(space: Space, scores: Tensor, temperature: float) -> Tensor:
+    """Returns scores whose expected cost is the limit: - price cost is added, as little as it takes.
+
+    Of all distributions with that cost theirs is the nearest, by the Kullback-Leibler divergence. A limit
+    the dense model meets asks for nothing.
+    """
+    if space.problem.limit >= space.dense_cost:
+        return scores
+    unit = float(scores.std() / space.costs.std())
+    low, high = -1e3, 1e3
+    for _ in range(44):
+        middle = (low + high) / 2
+        expected = space.cost_of_scores(scores - middle * unit * space.costs, temperature)
+        low, high = (low, middle) if expected <= space.problem.limit else (middle, high)
+    return scores - high * unit * space.costs
 
 
 def _numbers(vector: Tensor) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ Noise and order of the images follow from seed and step, so there is nothing els
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +27,12 @@ class Standing:
     """What else the optimiser keeps, by name."""
     step: int = 0
     """How many are done."""
-    elasticity: float = 1.0
-    loss: float = float("nan")
+    elasticity: float = 0.0
+    pull: float = math.nan
+    """How strongly the loss asks for more cost; with `grip`, smoothed."""
+    grip: float = math.nan
+    """How strongly an elasticity of 1 asks for less."""
+    loss: float = math.nan
     """Of the last steps, smoothed."""
 
 
@@ -39,7 +44,7 @@ def save_standing(path: Path, standing: Standing, identity: str) -> None:
         save_file({k: v.clone() for k, v in tensors.items()}, temporary, {"standing": json.dumps(told)})
 
 
-_NUMBERS = ("step", "elasticity", "loss")
+_NUMBERS = ("step", "elasticity", "pull", "grip", "loss")
 _SCORES = "scores"
 
 

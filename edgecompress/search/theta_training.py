@@ -21,13 +21,13 @@ from edgecompress.search.contract import Choices
 from edgecompress.search.design_space import Grid
 from edgecompress.search.image_pool import ImagePool
 from edgecompress.search.parallel import is_first
-from edgecompress.search.theta import Space, argmax_cost, pick
+from edgecompress.search.theta import Space, argmax_cost, pick, tilted
 from edgecompress.search.theta_checkpoint import Standing, load_standing, save_standing
 
 CHECKPOINT_S = 5.0
 """Time between checkpoints."""
 SMOOTHING = 0.9
-"""Share of the past in the loss that is shown."""
+"""Share of the past in what is shown and steered by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,10 @@ class StepFacts:
 
     loss: float
     """Task loss per image."""
-    cost: float
-    """Expected cost in the problem's unit, without noise."""
+    by_loss: Tensor
+    """Gradient of its logarithm by the scores."""
+    by_cost: Tensor
+    """Gradient of the logarithm of the expected cost."""
 
 
 Step = Callable[[Standing, float], StepFacts]
@@ -129,16 +131,18 @@ def train_(
 ) -> None:
     """Makes the steps that are left; a checkpoint is written every few seconds and at the end."""
     fixed, saved_s = fixed_elasticity(space, settings), time.monotonic()
+    last = settings.temperature(settings.steps)
     standing.elasticity = standing.elasticity if fixed is None else fixed
-    shown = _Shown(standing, space)
+    shown = _Shown(standing, space, last)
     for index in progress.track(range(standing.step, settings.steps), shown):
         temperature = settings.temperature(index)
         facts = step(standing, temperature)
         standing.step = index + 1
-        _note_(standing, facts, space.dense_cost)
-        shown.cost, shown.temperature = facts.cost, temperature
         if fixed is None:
-            steer_(standing, facts.cost / space.problem.limit, settings.steps)
+            steer_(standing, facts, space, last)
+        shown.cost = space.cost_of_scores(standing.scores, last)
+        product = facts.loss * (shown.cost / space.dense_cost) ** standing.elasticity
+        standing.loss = _smoothed(standing.loss, product)
         if checkpoint is not None and time.monotonic() - saved_s > CHECKPOINT_S and is_first():
             save_standing(checkpoint, standing, identity)
             saved_s = time.monotonic()
@@ -146,10 +150,8 @@ def train_(
         save_standing(checkpoint, standing, identity)
 
 
-def _note_(standing: Standing, facts: StepFacts, dense_cost: float) -> None:
-    loss = facts.loss * (facts.cost / dense_cost) ** standing.elasticity
-    past = loss if math.isnan(standing.loss) else standing.loss
-    standing.loss = SMOOTHING * past + (1 - SMOOTHING) * loss
+def _smoothed(past: float, value: float) -> float:
+    return value if math.isnan(past) else SMOOTHING * past + (1 - SMOOTHING) * value
 
 
 @dataclass
@@ -158,8 +160,8 @@ class _Shown:
 
     standing: Standing
     space: Space
+    temperature: float
     cost: float = math.nan
-    temperature: float = 1.0
 
     def __str__(self) -> str:
         undecided = self.space.entropy(
@@ -171,17 +173,17 @@ class _Shown:
         )
 
 
-STEERING = 30.0
-"""By how much the elasticity rises over a whole search whose cost is e times the limit all the time."""
+def steer_(standing: Standing, facts: StepFacts, space: Space, temperature: float) -> None:
+    """Keeps the cost at the limit, and sets the elasticity to what leaves it there.
 
-
-def steer_(standing: Standing, excess: float, steps: int) -> None:
-    """Raises the elasticity while the expected cost is above the limit, lowers it while below.
-
-    Dual ascent on the logarithm of the cost: at its end the cost is the limit.
+    That is the least-squares estimate of the multiplier of the constraint, from gradients; what it is off by
+    a shift of all scores along the cost makes good. Dual ascent, from a guess of the elasticity, was still
+    on its way to the limit when short searches ended.
     """
-    risen = standing.elasticity + STEERING / steps * math.log(excess)
-    standing.elasticity = max(0.0, risen)
+    standing.pull = _smoothed(standing.pull, -float(facts.by_loss @ facts.by_cost))
+    standing.grip = _smoothed(standing.grip, float(facts.by_cost @ facts.by_cost))
+    standing.elasticity = max(0.0, standing.pull / standing.grip) if standing.grip > 0 else 0.0
+    standing.scores.copy_(tilted(space, standing.scores, temperature))
 
 
 def restored(checkpoint: Path | None, identity: str) -> Standing | None:
@@ -210,9 +212,9 @@ def found_by(standing: Standing, space: Space, settings: GradientSettings) -> Fo
     Raises:
         BudgetError: none is within the limit.
     """
-    scores = standing.scores.detach()
+    scores, temperature = standing.scores.detach(), settings.temperature(settings.steps)
     choices = pick(space, scores)
-    last = space.probabilities(scores, settings.temperature(settings.steps))
+    last = space.probabilities(scores, temperature)
     return Found(
         choices=choices,
         cost=space.problem.total(choices),
