@@ -43,8 +43,8 @@ def one_line_errors() -> Iterator[None]:
     except EdgeCompressError as error:
         typer.echo(f"edgecompress: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        typer.echo("edgecompress: stopped", err=True)
+    except KeyboardInterrupt as stop:
+        typer.echo(f"edgecompress: stopped{f'; {stop}' if str(stop) else ''}", err=True)
         raise typer.Exit(STOPPED) from None
 
 

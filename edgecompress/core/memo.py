@@ -6,8 +6,10 @@ not done again, so the result is the same as without the interruption.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +22,8 @@ from edgecompress.errors import ArtefactError
 R = TypeVar("R", bound=BaseModel)
 
 NUMBERS = "numbers.jsonl"
+LONGEST = 120
+"""Characters of a file's name; file systems allow 255, and temporary names are longer."""
 
 
 class Memo:
@@ -35,7 +39,7 @@ class Memo:
         if self.directory is None:
             return compute()
         if name not in self._numbers:
-            self._numbers[name] = compute()
+            self._numbers[name] = float(compute())
             _append(self.directory / NUMBERS, json.dumps([name, self._numbers[name]]))
         return self._numbers[name]
 
@@ -58,13 +62,25 @@ class Memo:
 
     def path(self, name: str) -> Path | None:
         """Returns where a step may keep what it needs to go on; None where nothing is kept."""
-        return None if self.directory is None else self.directory / name
+        return None if self.directory is None else self.directory / file_name(name)
+
+
+def file_name(name: str) -> str:
+    """Returns the name of a step as a file may have it: names of layers may be long, with any character."""
+    plain = re.sub(r"[^\w .,+()=-]", "_", name, flags=re.ASCII)
+    if plain == name and len(name) <= LONGEST and not name.startswith("."):
+        return name
+    stem, dot, suffix = plain.lstrip(".").rpartition(".")
+    told = hashlib.sha256(name.encode()).hexdigest()[:16]
+    if not dot or len(suffix) > len("safetensors"):
+        return f"{plain.lstrip('.')[:LONGEST]} {told}"
+    return f"{stem[:LONGEST]} {told}.{suffix}"
 
 
 def _read_numbers(path: Path) -> Iterator[tuple[str, float]]:
     if not path.is_file():
         return
-    for line in filter(None, path.read_text(encoding="utf-8").splitlines()):
+    for line in filter(None, path.read_text(encoding="utf-8", errors="replace").splitlines()):
         try:
             name, value = json.loads(line)
         except ValueError:  # killed in the middle of it

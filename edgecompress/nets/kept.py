@@ -14,7 +14,10 @@ SIDES = ("input", "output")
 
 
 def kept_tensors(memo: Memo, name: str, compute: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Returns tensors by name, computed at most once."""
+    """Returns tensors by name, computed at most once.
+
+    They lie in memory in the same way whether computed or read: sums of floats depend on it.
+    """
     computed: dict[str, Tensor] = {}
 
     def compute_once() -> dict[str, Tensor]:
@@ -24,23 +27,19 @@ def kept_tensors(memo: Memo, name: str, compute: Callable[[], Mapping[str, Tenso
     path = memo.file(f"{name}.safetensors", lambda file: save_file(compute_once(), file))
     if path is None:
         return dict(compute())
-    return computed or load_file(path)
+    return computed or {key: tensor.clone() for key, tensor in load_file(path).items()}
 
 
 def kept_metrics(
     memo: Memo, name: str, layers: Iterable[str], compute: Callable[[], Mapping[str, LayerMetric]]
 ) -> Mapping[str, LayerMetric]:
     """Returns the metrics of layers, computed at most once."""
-    found: dict[str, LayerMetric] = {}
 
     def tensors() -> dict[str, Tensor]:
-        found.update(compute())
-        sides = ((layer, side, getattr(one, side)) for layer, one in found.items() for side in SIDES)
+        sides = ((layer, side, getattr(one, side)) for layer, one in compute().items() for side in SIDES)
         return {f"{side} {layer}": tensor for layer, side, tensor in sides if tensor is not None}
 
     kept = kept_tensors(memo, name, tensors)
-    if found:
-        return found
     return {layer: _metric(kept.get(f"input {layer}"), kept.get(f"output {layer}")) for layer in layers}
 
 

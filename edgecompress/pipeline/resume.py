@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import TypeAdapter
 
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.types import Record
-from edgecompress.core.unfinished import find_unfinished
+from edgecompress.core.unfinished import Begun, find_unfinished
 from edgecompress.errors import ArtefactError
 from edgecompress.pipeline.search import search
 
@@ -25,16 +26,35 @@ def resume(
 ) -> Record:
     """Goes on with an unfinished run (the only one when none is named) and returns its result.
 
+    It works in the folder the run was begun in, where relative paths among its options start.
+
     Raises:
         ArtefactError: there is no such run, or what it reads has changed.
         EdgeCompressError: as the command itself.
     """
-    begun = find_unfinished(runs_dir, run)
+    found = find_unfinished(runs_dir, run)
+    begun = found.begun
     if begun.command not in COMMANDS:
         raise ArtefactError(f"{begun.name}: {begun.command!r} cannot go on; begin anew with --overwrite")
     command = COMMANDS[begun.command]
     options = typed_options(command, begun.options)
-    return command(**options, name=begun.name, runs_dir=runs_dir, resuming=True, progress=progress)
+    with _begun_in(begun, found.runs_dir) as place:
+        return command(**options, name=begun.name, runs_dir=place, resuming=True, progress=progress)
+
+
+@contextlib.contextmanager
+def _begun_in(begun: Begun, runs_dir: Path) -> Iterator[Path]:
+    """Works in the folder a run was begun in; yields where its runs are, seen from there."""
+    place = runs_dir if Path(begun.directory) == Path.cwd() else runs_dir.resolve()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(contextlib.chdir(begun.directory))
+        except OSError as error:
+            raise ArtefactError(
+                f"{begun.name}: was begun in {begun.directory}, which cannot be used: "
+                f"{error.strerror or error}"
+            ) from None
+        yield place
 
 
 def typed_options(command: Callable[..., object], options: Mapping[str, object]) -> dict[str, Any]:
