@@ -100,6 +100,8 @@ class SearchResult(Record):
     metric: Metric
     target: float
     """The cost that was asked for, of the whole model."""
+    max_drop: float | None = None
+    """Percentage points that could be lost on the selection images, where that was the goal."""
     dense_cost: float
     """Predicted for the dense model, in the same unit."""
     cost: float

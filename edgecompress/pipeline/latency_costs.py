@@ -76,6 +76,7 @@ def read_clock(name: str, loaded: LoadedModel, layers: tuple[Layer, ...]) -> Clo
     """
     path, table = find_table(name), read_table(name)
     shape = loaded.ref.input_shape
+    _check_size(table, loaded)
     calibration = find_calibration(table, loaded.ref.source, shape)
     missing = [layer.name for layer in layers if layer.name not in calibration.layers]
     if missing:
@@ -86,3 +87,17 @@ def read_clock(name: str, loaded: LoadedModel, layers: tuple[Layer, ...]) -> Clo
         )
     summed, _ = find_layers(loaded.module, calibration.layers, shape)
     return Clock(path, table, make_lookup(table, name=name), calibration, summed)
+
+
+def _check_size(table: LatencyTable, loaded: LoadedModel) -> None:
+    """Raises ConfigError where a table is of this model, and of other inputs only."""
+    source, shape = loaded.ref.source, loaded.ref.input_shape
+    known = sorted({one.input_shape for one in table.calibrations if one.network == source})
+    if known and shape not in known:
+        sizes = ", ".join("x".join(map(str, one)) for one in known)
+        height, width = shape[1:]
+        raise ConfigError(
+            f"latency table of {table.device}: is of {source} with inputs of {sizes}, not "
+            f"{'x'.join(map(str, shape))}; give that --input-size, or add yours with `edgecompress latency "
+            f"build --device {table.device} --model {source} --input-size {height}x{width} -o TABLE`"
+        )

@@ -51,7 +51,8 @@ def _plans(problem: Problem) -> Iterator[tuple[float, float, Choices]]:
     """Yields cost, error and choices of points at equal ratios of cost."""
     front = problem_front(problem)
     totals = front.costs + problem.fixed_cost
-    wanted = np.geomspace(totals[0], totals[-1], POINTS)
+    spaced = np.geomspace if totals[0] > 0 else np.linspace  # a fitted rest may be below 0
+    wanted = spaced(totals[0], totals[-1], POINTS)
     places = dict.fromkeys(int(np.abs(totals - each).argmin()) for each in wanted)
     for place in places:
         yield float(totals[place]), float(front.errors[place]), choices_at(problem, front, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from edgecompress.core.types import Budget, Metric
@@ -50,11 +51,11 @@ def read_goal(
         parsed = Budget.parse(budget)
         return Goal(parsed.metric, parsed)
     if target_ms is not None:
-        if target_ms <= 0:
+        if not 0 < target_ms < math.inf:
             raise ConfigError(f"--target-ms {target_ms:g}: give a time above 0")
         return Goal("ms", Budget(metric="ms", value=target_ms, relative=False))
     speedup = USUAL_SPEEDUP if target_speedup is None else target_speedup
-    if speedup <= 1:
+    if not 1 < speedup < math.inf:
         raise ConfigError(f"--target-speedup {speedup:g}: give more than 1; 1 is the dense model")
     return Goal("ms", Budget(metric="ms", value=1 / speedup, relative=True))
 

@@ -2,82 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from pathlib import Path
+from dataclasses import replace
 
-from edgecompress.core.measurement import Comparison
-from edgecompress.core.progress import Progress
 from edgecompress.core.search_results import Round
 from edgecompress.core.types import Metric
-from edgecompress.devices.contract import Options as DeviceOptions
-from edgecompress.errors import BudgetError, ConfigError
-from edgecompress.pipeline.engine import Compressed, Prepared
-from edgecompress.pipeline.evaluate import accuracy, batch_size, log_probabilities
+from edgecompress.errors import BudgetError, ConfigError, ExportError
+from edgecompress.pipeline.engine import Chosen, Prepared
 from edgecompress.pipeline.latency_costs import Clock
-from edgecompress.pipeline.material import Material
 from edgecompress.pipeline.realised import realise_once
+from edgecompress.pipeline.search_confirm import confirm
 from edgecompress.pipeline.search_device import UNREACHABLE, Target, open_target
-from edgecompress.pipeline.strategies import Strategy
-from edgecompress.search.contract import Choices, plan_hash
+from edgecompress.pipeline.search_drop import drop_of
+from edgecompress.pipeline.search_goal import floor_of
+from edgecompress.pipeline.search_standing import CLOSE, Loop, Outcome, Standing, best, meets, timed, unmet
+from edgecompress.search.contract import Choices, Problem, plan_hash
 
-CLOSE = 0.03
-"""How far a measured value may be above the target, and below it before the search gives time back."""
 ROUNDS = 3
-DROP_STEPS = 6
-"""Halvings of the span between the fastest plan and the dense model."""
-
-
-@dataclass(frozen=True)
-class Loop:
-    """What the loop works with."""
-
-    strategy: Strategy
-    material: Material
-    clock: Clock | None
-    device: DeviceOptions
-    rounds: int | None
-    """None: as usual, where the device is at hand."""
-    preset: str
-    seed: int
-    progress: Progress
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Where the loop ended."""
-
-    compressed: Compressed
-    cost: float
-    """Predicted by the table as it is."""
-    met: bool
-    reason: str | None
-    steps: tuple[tuple[str, str], ...]
-    seconds: dict[str, float]
-    rounds: tuple[Round, ...] = ()
-    dense_ms: float | None = None
-    measured_ms: float | None = None
-    comparison: Comparison | None = None
-    not_measured: str | None = None
-
-    @cached_property
-    def hash(self) -> str:
-        """Of the plan."""
-        return plan_hash(self.compressed.choices)
-
-
-@dataclass
-class _Standing:
-    """The loop while it runs."""
-
-    clock: Clock | None
-    rounds: list[Round] = field(default_factory=list)
-    plans: list[Choices] = field(default_factory=list)
-    """Of the rounds."""
-    steps: tuple[tuple[str, str], ...] = ()
-    seconds: dict[str, float] = field(default_factory=dict)
-    reason: str | None = None
+JUST_ABOVE = 1 + 1e-9
+"""For a limit that is a sum of costs itself."""
 
 
 def close_loop(loop: Loop, prepared: Prepared, metric: Metric, target: float) -> Outcome:
@@ -87,14 +29,19 @@ def close_loop(loop: Loop, prepared: Prepared, metric: Metric, target: float) ->
         BudgetError: not even the table's prediction can meet it.
         DeviceError: the device was at hand and is no longer.
     """
-    found, why_not = _device(loop, prepared) if metric == "ms" else (None, None)
-    standing = _Standing(loop.clock)
-    if found is None:
-        choices = _chosen(loop, prepared, metric, target, standing)
-        standing.plans.append(choices)
-    else:
-        _rounds_(loop, prepared, found, target, standing)
-    return _realised(loop, prepared, metric, target, standing, found, why_not)
+    device, why_not = _device(loop, prepared) if metric == "ms" else (None, None)
+    standing = Standing(loop.clock)
+    if device is not None:
+        try:
+            _rounds_(loop, prepared, device, target, standing)
+        except ExportError as error:
+            if loop.rounds is not None:  # asked for in so many words
+                raise
+            device, why_not = None, str(error)
+    if not standing.plans:
+        standing.plans.append(_chosen(loop, prepared, metric, target, standing))
+    outcome = _realised(loop, prepared, metric, target, standing, why_not)
+    return outcome if device is None else confirm(loop, prepared, device, target, standing, outcome)
 
 
 def _device(loop: Loop, prepared: Prepared) -> tuple[Target | None, str | None]:
@@ -114,46 +61,74 @@ def _device(loop: Loop, prepared: Prepared) -> tuple[Target | None, str | None]:
         return None, f"{table.device} is not at hand: {error}"
 
 
-def _chosen(loop: Loop, prepared: Prepared, metric: Metric, limit: float, standing: _Standing) -> Choices:
+def _chosen(loop: Loop, prepared: Prepared, metric: Metric, limit: float, standing: Standing) -> Choices:
     problem = prepared.problem(metric, limit)
     found = loop.strategy.choose(prepared, problem, loop.material, loop.seed, loop.progress)
     standing.steps = found.steps
     for stage, seconds in found.seconds.items():
         standing.seconds[stage] = standing.seconds.get(stage, 0.0) + seconds
-    return found.choices
+    return (
+        found.choices if loop.max_drop is None else _losing_little(loop, prepared, problem, found, standing)
+    )
 
 
-def _rounds_(loop: Loop, prepared: Prepared, device: Target, target: float, standing: _Standing) -> None:
+def _losing_little(
+    loop: Loop, prepared: Prepared, problem: Problem, found: Chosen, standing: Standing
+) -> Choices:
+    """Returns what was found, or else the plan the limit comes from, which loses no more than is allowed."""
+    assert loop.max_drop is not None
+    drop = drop_of(prepared, loop.material, found.choices, loop.progress)
+    kept = drop <= loop.max_drop
+    told = f"{drop:.2f} percentage points on the selection images{'' if kept else ', too much: dropped'}"
+    standing.steps = (*standing.steps, (f"lost by {loop.strategy.name}", told))
+    return found.choices if kept else prepared.selection.select(problem)
+
+
+def _rounds_(loop: Loop, prepared: Prepared, device: Target, target: float, standing: Standing) -> None:
     """Chooses and measures until a plan is near enough, or the rounds are spent."""
-    for number in range(1, (ROUNDS if loop.rounds is None else loop.rounds) + 1):
+    for number in range(1, _most_rounds(loop) + 1):
         assert standing.clock is not None
         now = prepared.costing(standing.clock.costs())
-        try:
-            choices = _chosen(loop, now, "ms", target, standing)
-        except BudgetError as error:
-            if not standing.rounds:
-                raise
-            standing.reason = str(error)
-            return
-        if choices in standing.plans:  # the correction changes nothing any more
+        choices, limit = _next_plan(loop, now, target, standing)
+        if choices is None or choices in standing.plans:  # the correction changes nothing any more
             return
         predicted = now.problem("ms", target).total(choices)
-        measured = _plan_ms(prepared, device, choices)
-        met = measured <= (1 + CLOSE) * target
+        measured = _plan_ms(prepared, device, choices, standing)
         standing.plans.append(choices)
         standing.rounds.append(
             Round(
                 number=number,
-                limit_ms=target * _correction(loop, standing.clock),
+                limit_ms=limit * _correction(loop, standing.clock),
                 predicted_ms=predicted,
                 measured_ms=measured,
                 file="spliced",
-                met=met,
+                met=meets(loop, measured, target),
             )
         )
-        if abs(measured / target - 1) <= CLOSE:
+        if abs(measured / target - 1) <= CLOSE or standing.reason is not None:
             return
         standing.clock = standing.clock.corrected(measured / predicted)
+
+
+def _most_rounds(loop: Loop) -> int:
+    if loop.max_drop is not None:
+        return 1
+    return ROUNDS if loop.rounds is None else loop.rounds
+
+
+def _next_plan(loop: Loop, now: Prepared, target: float, standing: Standing) -> tuple[Choices | None, float]:
+    """Returns a plan and its limit: the target, or the fastest there is once that is out of reach."""
+    try:
+        return _chosen(loop, now, "ms", target, standing), target
+    except BudgetError as error:
+        if not standing.rounds:
+            raise
+        standing.reason = str(error)
+    fastest = JUST_ABOVE * floor_of(now.setting.costs["ms"], now.options)
+    try:
+        return _chosen(loop, now, "ms", fastest, standing), fastest
+    except BudgetError:  # some rules cannot go as far
+        return None, fastest
 
 
 def _correction(loop: Loop, clock: Clock) -> float:
@@ -162,133 +137,28 @@ def _correction(loop: Loop, clock: Clock) -> float:
     return loop.clock.calibration.scale / clock.calibration.scale
 
 
-def _plan_ms(prepared: Prepared, device: Target, choices: Choices) -> float:
+def _plan_ms(prepared: Prepared, device: Target, choices: Choices, standing: Standing) -> float:
     layers = {layer.name: layer for layer in device.clock.layers}
     changes = [(layers[name], choice.blocks[0]) for name, choice in choices.items()]
-    return prepared.memo.number(f"plan ms {plan_hash(choices)}", lambda: device.plan_ms(changes))
+    with timed(standing):
+        return prepared.memo.number(f"plan ms {plan_hash(choices)}", lambda: device.plan_ms(changes))
 
 
 def _realised(
-    loop: Loop,
-    prepared: Prepared,
-    metric: Metric,
-    target: float,
-    standing: _Standing,
-    device: Target | None,
-    why_not: str | None,
+    loop: Loop, prepared: Prepared, metric: Metric, target: float, standing: Standing, why_not: str | None
 ) -> Outcome:
-    choices = standing.plans[_best(standing.rounds)] if standing.rounds else standing.plans[0]
+    """Builds and repairs the best plan; what is known of its time is what was measured in the rounds."""
+    rounds = standing.rounds
+    choices = standing.plans[best(rounds)] if rounds else standing.plans[0]
     compressed = realise_once(prepared, choices, loop.progress)
-    cost = prepared.problem(metric, target).total(choices)
-    outcome = Outcome(
+    met = not rounds or rounds[best(rounds)].met
+    return Outcome(
         compressed,
-        cost,
-        met=True,
-        reason=None,
+        prepared.problem(metric, target).total(choices),
+        met=met,
+        reason=None if met else unmet(target, rounds[best(rounds)].measured_ms, standing),
         steps=(*standing.steps, *compressed.steps),
         seconds={**standing.seconds, **compressed.seconds},
-        rounds=tuple(standing.rounds),
+        rounds=tuple(rounds),
         not_measured=why_not,
     )
-    return outcome if device is None else _measured(loop, prepared, device, target, standing, outcome)
-
-
-def _best(rounds: Sequence[Round]) -> int:
-    """Returns the round that uses the target best: the slowest within it, or else the fastest."""
-    order = sorted(range(len(rounds)), key=lambda at: rounds[at].measured_ms)
-    met = [at for at in order if rounds[at].met]
-    return met[-1] if met else order[0]
-
-
-def _measured(
-    loop: Loop, prepared: Prepared, device: Target, target: float, standing: _Standing, outcome: Outcome
-) -> Outcome:
-    """Adds what the device says of the exported network, and of dense and compressed in turns."""
-    memo = prepared.memo
-    file = _exported(prepared, device, outcome)
-    dense_ms = memo.number("dense ms", lambda: device.file_ms(device.dense))
-    final_ms = memo.number(f"file ms {outcome.hash}", lambda: device.file_ms(file))
-    comparison = memo.record(
-        f"comparison {outcome.hash}",
-        Comparison,
-        lambda: device.compare(file, preset=loop.preset, progress=loop.progress),
-    )
-    met = final_ms <= (1 + CLOSE) * target
-    last = Round(
-        number=len(standing.rounds) + 1,
-        limit_ms=target,
-        predicted_ms=standing.rounds[_best(standing.rounds)].predicted_ms,
-        measured_ms=final_ms,
-        file="exported",
-        met=met,
-    )
-    reason = None if met else _unmet(target, final_ms, standing)
-    return replace(
-        outcome,
-        met=met,
-        reason=reason,
-        rounds=(*outcome.rounds, last),
-        dense_ms=dense_ms,
-        measured_ms=final_ms,
-        comparison=comparison,
-    )
-
-
-def _unmet(target: float, final_ms: float, standing: _Standing) -> str:
-    why = standing.reason or f"{len(standing.rounds)} rounds were not enough; give more with --rounds"
-    over = f"{final_ms / target - 1:.1%}".replace("%", " %")
-    return f"the device takes {final_ms:.4g} ms, {over} more than the {target:.4g} asked for: {why}"
-
-
-def _exported(prepared: Prepared, device: Target, outcome: Outcome) -> Path:
-    folder = prepared.memo.directory
-    assert folder is not None
-    file = folder / f"compressed-{outcome.hash}{device.dense.suffix}"
-    if not file.is_file():
-        part = folder / f"part{file.suffix}"
-        device.write(outcome.compressed.module, part)
-        part.replace(file)
-    return file
-
-
-def limit_for_drop(
-    loop: Loop, prepared: Prepared, metric: Metric, max_drop: float, span: tuple[float, float]
-) -> float:
-    """Returns the least cost at which repaired networks lose at most so much on the selection images.
-
-    Accuracy where the images have labels, otherwise how often the answer is another than the dense model's.
-
-    Raises:
-        BudgetError: even hardly compressed networks lose more.
-    """
-    low, high = span
-    found: float | None = None
-    for _ in range(DROP_STEPS):
-        limit = (low * high) ** 0.5
-        choices = prepared.selection.select(prepared.problem(metric, limit))
-        drop = prepared.memo.number(f"drop {plan_hash(choices)}", partial(_drop, loop, prepared, choices))
-        if drop <= max_drop:
-            found = high = limit
-        else:
-            low = limit
-    if found is None:
-        raise BudgetError(
-            f"--max-drop {max_drop:g}: plans that save as little as {1 - high / span[1]:.0%} lose more on "
-            "the selection images; allow more, or recover accuracy by training"
-        )
-    return found
-
-
-def _drop(loop: Loop, prepared: Prepared, choices: Choices) -> float:
-    network = realise_once(prepared, choices, loop.progress).module
-    split = None if loop.material.splits is None else loop.material.splits.selection
-    if split is not None and len(split) and split.images.labels() is not None:
-        size = batch_size(loop.material.loaded.ref.input_shape)
-        tops = [
-            accuracy(one, split, size=size, progress=loop.progress, what="selection").top1
-            for one in (prepared.setting.model, network)
-        ]
-        return float(tops[0] - tops[1])
-    batches = prepared.setting.selection or prepared.setting.calibration
-    dense, found = (log_probabilities(one, batches).argmax(1) for one in (prepared.setting.model, network))
-    return 100 * float((dense != found).float().mean())

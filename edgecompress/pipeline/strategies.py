@@ -98,7 +98,9 @@ def _by_gradient(
     start: Choices | None,
     run: Callable[..., Found] = search_by_gradient,
 ) -> Found:
-    name = f"scores {run.__name__} {plan_hash(start or {})} {problem.limit:.9g}.safetensors"
+    # rounds of the loop have equal limits, and differ in what the dense model costs
+    share = f"{problem.limit:.9g} of {problem.total({}):.9g}"
+    name = f"scores {run.__name__} {plan_hash(start or {})} {share}.safetensors"
     return run(
         prepared.setting.model,
         problem,

@@ -1,0 +1,73 @@
+"""The end of a search: what the device says of the finished network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edgecompress.core.measurement import Comparison
+from edgecompress.core.search_results import Round
+from edgecompress.errors import EdgeCompressError
+from edgecompress.pipeline.engine import Prepared
+from edgecompress.pipeline.search_device import Target
+from edgecompress.pipeline.search_standing import Loop, Outcome, Standing, best, meets, timed, unmet
+
+
+def confirm(
+    loop: Loop, prepared: Prepared, device: Target, target: float, standing: Standing, outcome: Outcome
+) -> Outcome:
+    """Adds what the device says of the exported network, and of dense and compressed in turns.
+
+    Nothing that goes wrong here may cost the network, which is finished.
+    """
+    memo = prepared.memo
+    try:
+        with timed(standing):
+            file = _exported(prepared, device, outcome)
+            dense_ms = memo.number("dense ms", lambda: device.file_ms(device.dense))
+            final_ms = memo.number(f"file ms {outcome.hash}", lambda: device.file_ms(file))
+        outcome = _confirmed(loop, target, standing, outcome, dense_ms, final_ms)
+        with timed(standing):
+            comparison = memo.record(
+                f"comparison {outcome.hash}",
+                Comparison,
+                lambda: device.compare(file, preset=loop.preset, progress=loop.progress),
+            )
+        outcome = replace(outcome, comparison=comparison)
+    except EdgeCompressError as error:
+        outcome = replace(outcome, not_measured=f"{error}; to measure it: edgecompress export, then bench")
+    return replace(outcome, seconds={**outcome.seconds, **standing.seconds})
+
+
+def _confirmed(
+    loop: Loop, target: float, standing: Standing, outcome: Outcome, dense_ms: float, final_ms: float
+) -> Outcome:
+    """Adds a last round: the exported network."""
+    met = meets(loop, final_ms, target)
+    last = Round(
+        number=len(standing.rounds) + 1,
+        limit_ms=target,
+        predicted_ms=standing.rounds[best(standing.rounds)].predicted_ms,
+        measured_ms=final_ms,
+        file="exported",
+        met=met,
+    )
+    return replace(
+        outcome,
+        met=met,
+        reason=None if met else unmet(target, final_ms, standing),
+        rounds=(*outcome.rounds, last),
+        dense_ms=dense_ms,
+        measured_ms=final_ms,
+    )
+
+
+def _exported(prepared: Prepared, device: Target, outcome: Outcome) -> Path:
+    folder = prepared.memo.directory
+    assert folder is not None
+    file = folder / f"compressed-{outcome.hash}{device.dense.suffix}"
+    if not file.is_file():
+        part = folder / f"part{file.suffix}"
+        device.write(outcome.compressed.module, part)
+        part.replace(file)
+    return file
