@@ -1,7 +1,8 @@
-"""Local search: trades between layers that keep to the budget and never make the loss worse."""
+"""Local search: moves of one or two layers that keep to the budget and never make the loss worse."""
 
 import dataclasses
 import itertools
+import math
 import zlib
 
 import pytest
@@ -28,12 +29,15 @@ class Recorder:
     seed: int = 0
     asked: list = dataclasses.field(default_factory=list)
 
-    def __call__(self, choices):
+    def __call__(self, choices, *, near, bar):
         self.asked.append(dict(choices))
+        return self.of(choices)
+
+    def of(self, choices):
         return zlib.crc32(repr((self.seed, key_of(choices))).encode()) / 2**32
 
 
-def predicted(choices):
+def predicted(choices, **_):
     """Returns the sum of the predicted errors."""
     total = 0.0
     for options in PROBLEM.options:
@@ -52,28 +56,62 @@ def test_whatever_the_loss_it_never_rises_and_the_limit_is_kept(seed, evaluation
     found = run(loss, evaluations=evaluations)
     assert found.evaluations == len(loss.asked) - 1 <= evaluations
     assert all(PROBLEM.total(choices) <= PROBLEM.limit for choices in loss.asked)
-    losses = [Recorder(seed)(choices) for choices in loss.asked]
+    losses = [loss.of(choices) for choices in loss.asked]
     assert found.loss_before == losses[0]
-    assert found.loss_after == min(losses) == Recorder(seed)(found.choices)
+    assert found.loss_after == min(losses) == loss.of(found.choices)
     assert found.trades == sum(new < min(losses[:i]) for i, new in enumerate(losses) if i)
 
 
-def test_every_attempt_changes_two_layers_of_the_best_so_far():
-    loss = Recorder(3)
+def changed_layers(one, other):
+    return [o.layer.name for o in PROBLEM.options if one.get(o.layer.name) != other.get(o.layer.name)]
+
+
+def test_every_attempt_changes_one_or_two_layers_of_the_best_so_far():
+    calls, recorder = [], Recorder(3)
+
+    def loss(choices, *, near, bar):
+        calls.append((choices, near, bar))
+        return recorder.of(choices)
+
     run(loss)
-    best, best_loss = loss.asked[0], Recorder(3)(loss.asked[0])
-    for attempt in loss.asked[1:]:
-        changed = [
-            o.layer.name for o in PROBLEM.options if attempt.get(o.layer.name) != best.get(o.layer.name)
-        ]
-        assert len(changed) == 2
-        if Recorder(3)(attempt) < best_loss:
-            best, best_loss = attempt, Recorder(3)(attempt)
+    best = calls[0][0]
+    assert calls[0][1:] == (best, math.inf)
+    for attempt, near, bar in calls[1:]:
+        assert (near, bar) == (best, recorder.of(best))
+        assert len(changed_layers(attempt, best)) in (1, 2)
+        if recorder.of(attempt) < bar:
+            best = attempt
+
+
+@given(seed=st.integers(0, 10**6), share=st.floats(0, 1))
+def test_stopping_where_the_bar_is_reached_changes_nothing(seed, share):
+    recorder = Recorder(seed)
+
+    def stopping(choices, *, near, bar):
+        loss = recorder.of(choices)
+        return bar + share * (loss - bar) if loss > bar else loss
+
+    assert run(stopping, evaluations=15) == run(recorder, evaluations=15)
+
+
+def test_losses_kept_by_plan_and_bar_repeat_a_search():
+    memo, recorder = {}, Recorder(5)
+
+    def remembering(choices, *, near, bar):
+        key = key_of(choices), bar
+        if key not in memo:
+            memo[key] = recorder(choices, near=near, bar=bar)
+        return memo[key]
+
+    first = run(remembering)
+    computed = len(recorder.asked)
+    assert run(remembering) == first
+    assert len(recorder.asked) == computed
 
 
 def test_nothing_is_tried_twice_in_the_same_place():
     loss = Recorder()
-    run(lambda choices: loss(choices) * 0 + 1)  # no trade ever helps
+    run(lambda choices, **_: loss(choices, near={}, bar=0) * 0 + 1)  # no move ever helps
     keys = [key_of(choices) for choices in loss.asked]
     assert len(keys) == len(set(keys))
 
@@ -86,7 +124,7 @@ def test_a_search_ends_when_no_trade_is_left():
 
 
 def test_the_start_is_returned_when_nothing_helps():
-    found = run(lambda choices: float(key_of(choices) != key_of(START)))
+    found = run(lambda choices, **_: float(key_of(choices) != key_of(START)))
     assert found.choices == START
     assert (found.loss_before, found.loss_after, found.trades) == (0, 0, 0)
 

@@ -35,6 +35,7 @@ from edgecompress.nets.kept import kept_metrics
 from edgecompress.nets.metric import LayerMetric
 from edgecompress.nets.modules import layer_named, replace_, weight_of
 from edgecompress.pipeline.evaluate import divergence, log_probabilities
+from edgecompress.pipeline.plan_loss import PlanLoss
 from edgecompress.search import ranks
 from edgecompress.search.contract import Choices, Costs, Options, Problem, Selection, plan_hash
 from edgecompress.search.local import improve
@@ -311,24 +312,21 @@ def plan_divergence(prepared: Prepared, choices: Choices) -> float:
 def _searched_locally(
     prepared: Prepared, problem: Problem, choices: Choices, progress: Progress
 ) -> tuple[Choices, str]:
-    batches = few_images(prepared.setting.calibration)
-    reference = log_probabilities(prepared.setting.model, batches)
-    network, standing = build(prepared, choices), dict(choices)
+    names = [o.layer.name for o in prepared.options]
 
-    def loss(attempt: Choices) -> float:
-        return prepared.memo.number(f"loss {plan_hash(attempt)}", lambda: computed(attempt))
+    @functools.cache  # not needed at all where every loss is remembered
+    def computed() -> PlanLoss:
+        batches = few_images(prepared.setting.calibration)
+        block = functools.partial(_block, prepared)
+        return PlanLoss(build(prepared, choices), choices, names, block, batches, prepared.setting.model)
 
-    def computed(attempt: Choices) -> float:
-        for name in standing.keys() | attempt.keys():
-            if standing.get(name) != attempt.get(name):
-                replace_(network, name, _block(prepared, attempt, name))
-        standing.clear()
-        standing.update(attempt)
-        return divergence(network, batches, reference)
+    def loss(attempt: Choices, *, near: Choices, bar: float) -> float:
+        name = f"loss {plan_hash(attempt)} below {bar!r}"
+        return prepared.memo.number(name, lambda: computed()(attempt, near=near, bar=bar))
 
     found = improve(problem, choices, loss, max_evaluations=LOCAL_SEARCH_EVALUATIONS, progress=progress)
     change = _change(found.loss_before, found.loss_after)
-    return found.choices, f"{found.trades} of {found.evaluations} trades kept, {change}"
+    return found.choices, f"{found.trades} of {found.evaluations} moves kept, {change}"
 
 
 def few_images(batches: Sequence[Tensor]) -> list[Tensor]:

@@ -1,31 +1,38 @@
 """Corrects a plan by the true loss: predicted errors add up, real ones do not quite.
 
-Two layers trade: one takes its next cheaper option, another its next better one, within the budget.
-A trade is kept when the loss on real images falls. The trades that look best by prediction go first.
+Two layers trade (one takes a cheaper option, another a better one), a layer uses free budget, or a layer
+changes its family. A move is kept when the loss on real images falls. Which move is tried next depends on
+the predicted errors and on how moves of the same layers fared: only on whether the loss fell, never on by
+how much. So a search that is repeated with the same answers takes the same path, and an evaluation may stop
+as soon as it is certain that the loss does not fall.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from edgecompress.core.progress import Progress
 from edgecompress.core.types import Candidate
-from edgecompress.search.contract import Choices, Options, Problem
+from edgecompress.search.contract import Choices, Problem
+from edgecompress.search.moves import Ladder, Move, applied, ladders_of, moves
 
-Loss = Callable[[Choices], float]
+LEARNING = 1.5
+"""Factor by which a layer's predictions are trusted less after a move that failed, more after a success."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """One layer at its next option up or down its own front."""
+class Loss(Protocol):
+    """The true loss of plans."""
 
-    name: str
-    candidate: Candidate | None
-    cost: float
-    """Change of cost."""
-    error: float
-    """Change of predicted error."""
+    def __call__(self, choices: Choices, /, *, near: Choices, bar: float) -> float:
+        """Returns the loss; where it is at least `bar`, any number from `bar` up to the loss.
+
+        `near` is a plan that differs in few layers: the best so far. The result does not depend on it. A
+        caller that remembers losses must do so by plan and bar.
+        """
 
 
 @dataclass(frozen=True)
@@ -37,79 +44,69 @@ class Improvement:
     loss_after: float
     evaluations: int
     trades: int
+    """Moves that were kept."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Factors for the predicted harm and gain of each layer, learnt from moves that were tried."""
+
+    harm: dict[str, float] = field(default_factory=lambda: defaultdict(lambda: 1.0))
+    gain: dict[str, float] = field(default_factory=lambda: defaultdict(lambda: 1.0))
+
+    def expected(self, move: Move) -> float:
+        """Returns the corrected change of error of a move."""
+        return sum(s.error * (self.harm if s.error > 0 else self.gain)[s.name] for s in move)
+
+    def learn_(self, move: Move, *, fell: bool) -> None:
+        """Takes note of a move that was tried."""
+        for step in move:
+            if step.error > 0:
+                self.harm[step.name] *= 1 / LEARNING if fell else LEARNING
+            else:
+                self.gain[step.name] *= LEARNING if fell else 1 / LEARNING
 
 
 def improve(
     problem: Problem, choices: Choices, loss: Loss, *, max_evaluations: int, progress: Progress
 ) -> Improvement:
-    """Trades between pairs of layers until none of the promising ones helps or the evaluations are spent."""
-    ladders = {o.layer.name: _ladder(problem, o) for o in problem.options}
-    before = best = loss(choices)
-    trades, tried = 0, set()
+    """Makes moves until none of them helps or the evaluations are spent."""
+    ladders, trust = ladders_of(problem), Trust()
+    before = best = loss(choices, near=choices, bar=math.inf)
+    kept, tried = 0, set[Key]()
     ticks = iter(progress.track(range(max_evaluations), "local search"))
     evaluations = 0
     while evaluations < max_evaluations:
-        trade = next((t for t in _trades(problem, ladders, choices) if _key(t) not in tried), None)
-        if trade is None:
+        move = _next_move(problem, ladders, choices, tried, trust)
+        if move is None:
             break
-        tried.add(_key(trade))
+        tried.add(_key(move))
         evaluations += next(ticks, None) is not None
-        attempt = _apply(choices, trade)
-        found = loss(attempt)
+        attempt = applied(choices, move)
+        found = loss(attempt, near=choices, bar=best)
+        trust.learn_(move, fell=found < best)
         if found < best:
-            choices, best, trades = attempt, found, trades + 1
+            choices, best, kept = attempt, found, kept + 1
+    _close(ticks)
+    return Improvement(choices, before, best, evaluations, kept)
+
+
+Key = tuple[tuple[str, Candidate | None], ...]
+
+
+def _key(move: Move) -> Key:
+    return tuple((step.name, step.candidate) for step in move)
+
+
+def _next_move(
+    problem: Problem, ladders: tuple[Ladder, ...], choices: Choices, tried: set[Key], trust: Trust
+) -> Move | None:
+    """Returns the most promising move that was not tried; of equals the first."""
+    new = (move for move in moves(problem, ladders, choices) if _key(move) not in tried)
+    return min(new, key=trust.expected, default=None)
+
+
+def _close(ticks: Iterator[int]) -> None:
+    """Ends a progress bar before its time."""
     for _ in ticks:
         break
-    return Improvement(choices, before, best, evaluations, trades)
-
-
-def _key(trade: tuple[Step, Step]) -> tuple[tuple[str, Candidate | None], ...]:
-    return tuple((step.name, step.candidate) for step in trade)
-
-
-Rung = tuple[float, float, Candidate | None]
-"""Cost, predicted error and candidate; None is the dense layer."""
-
-
-def _ladder(problem: Problem, options: Options) -> list[Rung]:
-    """Returns a layer's undominated options, cheapest first."""
-    rungs: list[Rung] = [(problem.dense_cost(options.layer), 0.0, None)]
-    rungs += [(problem.cost(c), e, c) for c, e in zip(options.candidates, options.errors, strict=True)]
-    kept: list[Rung] = []
-    for rung in sorted(rungs, key=lambda r: (r[0], r[1])):
-        if not kept or rung[1] < kept[-1][1]:
-            kept.append(rung)
-    return kept
-
-
-def _trades(
-    problem: Problem, ladders: dict[str, list[Rung]], choices: Choices
-) -> Iterator[tuple[Step, Step]]:
-    """Yields affordable pairs of (step down, step up), least predicted harm first."""
-    slack = problem.limit - problem.total(choices)
-    down = [s for name, ladder in ladders.items() for s in _steps(name, ladder, choices, -1)]
-    up = [s for name, ladder in ladders.items() for s in _steps(name, ladder, choices, +1)]
-    pairs = [(d, u) for d in down for u in up if d.name != u.name and d.cost + u.cost <= slack]
-    yield from sorted(pairs, key=lambda p: p[0].error + p[1].error)
-
-
-def _steps(name: str, ladder: list[Rung], choices: Choices, direction: int) -> Iterator[Step]:
-    current = choices.get(name)
-    here = next((i for i, rung in enumerate(ladder) if rung[2] == current), None)
-    if here is None:
-        return
-    stride = max(1, len(ladder) // 20)  # a step that can be seen: about 5 % of the ladder
-    for reach in (stride, 3 * stride):
-        there = here + direction * reach
-        if 0 <= there < len(ladder):
-            cost, error, candidate = ladder[there]
-            yield Step(name, candidate, cost - ladder[here][0], error - ladder[here][1])
-
-
-def _apply(choices: Choices, trade: tuple[Step, Step]) -> Choices:
-    changed = dict(choices)
-    for step in trade:
-        changed.pop(step.name, None)
-        if step.candidate is not None:
-            changed[step.name] = step.candidate
-    return changed
