@@ -39,7 +39,13 @@ from edgecompress.search.theta_training import (
     train_,
 )
 
-__all__ = ["Found", "GradientSettings", "search_by_gradient"]
+__all__ = ["SHORT", "Found", "GradientSettings", "search_by_gradient"]
+
+SHORT = GradientSettings(steps=100, batch_images=32, temperature_start=1.0, noise=0.3, lr=0.03)
+"""For searches that start from predicted errors or a plan.
+
+The paper's temperatures and noise are for tens of thousands of steps: in a hundred they only blur the start.
+"""
 
 
 def search_by_gradient(

@@ -21,7 +21,7 @@ from edgecompress.search.ranks.exact import choices_at
 
 START_SPREAD = 2.0
 """How far, at the start, the middle candidate of the middle layer is below the best of its layer."""
-START_LEAD = 1.0
+START_LEAD = 0.2
 """How far, at the start, the choice of a given plan is above all others of its layer."""
 
 
