@@ -24,6 +24,7 @@ from edgecompress.search.design_space import prune
 from edgecompress.search.image_pool import Batch, ImagePool, make_pool, step_indices, task_loss
 from edgecompress.search.mixed_layers import Supernet, make_supernet
 from edgecompress.search.parallel import add_up_, own_share
+from edgecompress.search.supernet_rarts import rarts_step_
 from edgecompress.search.theta import Space, gumbel, pick, start_scores, step_generator
 from edgecompress.search.theta_checkpoint import Standing
 from edgecompress.search.theta_training import (
@@ -73,10 +74,12 @@ def search_by_gradient(
     """
 
     def prepare(space: Space, pool: ImagePool) -> Step:
-        supernet = make_supernet(model, space.problem, fill, pool.input_shape)
+        copies = settings.optimiser == "rarts"
+        supernet = make_supernet(model, space.problem, fill, pool.input_shape, fold=not copies)
+        one_step = rarts_step_ if copies else gradient_step_
 
         def step(now: Standing, temperature: float) -> StepFacts:
-            return gradient_step_(now, supernet, space, pool, settings, temperature, seed=seed)
+            return one_step(now, supernet, space, pool, settings, temperature, seed=seed)
 
         return step
 

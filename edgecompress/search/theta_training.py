@@ -59,6 +59,13 @@ class GradientSettings:
     """Per layer; more where it takes more for `least_candidates`."""
     least_candidates: int = 100
     optimiser: Literal["adam", "rarts"] = "adam"
+    """What moves besides the scores: nothing, or two copies of scales, shifts and biases."""
+    weight_lr: float = 1e-3
+    """Of the two copies of rarts."""
+    auxiliary: float = 1.0
+    """Weight of the auxiliary copy's loss, that of the primary being 1."""
+    coupling: float = 1.0
+    """How strongly the copies are held together."""
 
     def __post_init__(self) -> None:
         if self.elasticity is not None and self.beta is not None:
