@@ -49,7 +49,7 @@ def search(
     ] = None,
     methods: Annotated[
         str, typer.Option(metavar="A,B", help="Ways to rewrite layers; see `edgecompress list methods`.")
-    ] = "lowrank,branches",
+    ] = "lowrank",
     families: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these families of the methods, as S2,S4.")
     ] = None,

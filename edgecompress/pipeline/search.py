@@ -31,7 +31,7 @@ from edgecompress.search.contract import Selection
 SEARCH_FILE = "search.json"
 TABLE = "pixel4.json"
 MODEL = "zoo:fashion_resnet"
-METHODS = ("lowrank", "branches")
+METHODS = ("lowrank",)
 HOW = ("progress", "resuming")
 """Arguments that are no options of a run."""
 

@@ -46,6 +46,7 @@ def _hybrid(
     prepared: Prepared, problem: Problem, material: Material, seed: int, progress: Progress
 ) -> Chosen:
     """Exact and local search, then a short gradient search from there; the better plan is kept."""
+    problem = _with_pairs(prepared, problem, prepared.selection.select(problem), progress)
     first = choose(prepared, problem, progress)
     if not first.choices:
         return first
@@ -67,7 +68,7 @@ def _svd_nas(
     """One branch per layer first, then with a second one on the residual where that helps."""
     start = time.perf_counter()
     one = _by_gradient(prepared, problem, seed, progress, GradientSettings(), None)
-    wider = add_second_branches(problem, one.choices, prepared.metrics, progress=progress)
+    wider = _with_pairs(prepared, problem, one.choices, progress)
     two = _by_gradient(prepared, wider, seed, progress, GradientSettings(), one.choices)
     losses = [plan_divergence(prepared, found.choices) for found in (one, two)]
     best = two if losses[1] < losses[0] else one
@@ -76,6 +77,15 @@ def _svd_nas(
         ("gradient search, two branches", f"{_told(two)}, divergence {losses[1]:.4f}"),
     )
     return Chosen(best.choices, steps, {"gradient search": time.perf_counter() - start})
+
+
+def _with_pairs(prepared: Prepared, problem: Problem, choices: Choices, progress: Progress) -> Problem:
+    """Returns the problem with two branches as well, near a plan and where they are quickly found."""
+    small = [one for one in problem.options if prepared.kernels[one.layer.name].numel() <= PAIRED_WEIGHTS]
+    part = replace(problem, options=tuple(small))
+    wider = add_second_branches(part, choices, prepared.metrics, progress=progress).options
+    found = {one.layer.name: one for one in wider}
+    return replace(problem, options=tuple(found.get(one.layer.name, one) for one in problem.options))
 
 
 def _as_published(
@@ -124,6 +134,8 @@ def _told(found: Found) -> str:
 REFINEMENT = GradientSettings(steps=60, temperature_start=0.5, epochs=50)
 """Begins where the layers have almost decided: it is to improve a plan, not to find another."""
 
+PAIRED_WEIGHTS = 1 << 18
+"""Of the largest layer that is offered two branches: they are found by turns, which takes minutes beyond."""
 PAPER_STEPS = 800
 """100 epochs of 512 images. The paper makes 78,125, of 50,000 images."""
 PAPER_GAMMA = (0.2, 0.9, 0.05)
