@@ -18,9 +18,11 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,17 +112,17 @@ def export_all(job: Job, converter: str) -> None:
 def samples_of(job: Job, dtype: Dtype, cluster: str) -> list[Sample]:
     """Counts every file, the fast networks first; counts are kept in the user's cache."""
     prepared = find_prepared(load_device(DEVICE))
-    found = []
-    for row in job.rows:
-        file, start = job.file(row["model"], dtype), time.monotonic()
-        if not file.exists():
-            continue
-        counts = count(file, prepared, timeout_s=TIMEOUT_S)
-        ms = float(row[f"pixel4|{CLUSTERS[cluster]}|{DTYPES[dtype]}|mean"]) / 1e3
-        found.append(Sample(row["model"], counts, float(row["FLOPS"]) / 1e9, ms))
+
+    def sample(row: dict[str, str]) -> Sample:
+        start = time.monotonic()
+        counts = count(job.file(row["model"], dtype), prepared, timeout_s=TIMEOUT_S)
         if time.monotonic() - start > 1:
             tell(f"counted {dtype} {row['model']} in {time.monotonic() - start:.0f} s")
-    return found
+        ms = float(row[f"pixel4|{CLUSTERS[cluster]}|{DTYPES[dtype]}|mean"]) / 1e3
+        return Sample(row["model"], counts, float(row["FLOPS"]) / 1e9, ms)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(sample, (row for row in job.rows if job.file(row["model"], dtype).exists())))
 
 
 def results(job: Job) -> Iterator[dict[str, Any]]:
