@@ -1,8 +1,8 @@
 """Makes PyTorch vision models smaller and faster on edge CPUs.
 
-`compress`, `inspect`, `bench` and `quickstart` are the commands of the same name, `export_model` is the
-command `export`; `load` turns a run directory back into a network. Importing the package costs nothing:
-torch comes with first use.
+`compress`, `resume`, `inspect`, `bench` and `quickstart` are the commands of the same name, `search_plan` and
+`export_model` are the commands `search` and `export`; `load` turns a run directory back into a network.
+Importing the package costs nothing: torch comes with first use.
 """
 
 from __future__ import annotations
@@ -16,9 +16,21 @@ if TYPE_CHECKING:
     from edgecompress.pipeline.export import export as export_model
     from edgecompress.pipeline.inspect import inspect
     from edgecompress.pipeline.quickstart import quickstart
+    from edgecompress.pipeline.resume import resume
+    from edgecompress.pipeline.search import search as search_plan
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "bench", "compress", "export_model", "inspect", "load", "quickstart"]
+__all__ = [
+    "__version__",
+    "bench",
+    "compress",
+    "export_model",
+    "inspect",
+    "load",
+    "quickstart",
+    "resume",
+    "search_plan",
+]
 
 _HOMES = {
     "bench": ("edgecompress.pipeline.bench", "bench"),
@@ -28,6 +40,9 @@ _HOMES = {
     "inspect": ("edgecompress.pipeline.inspect", "inspect"),
     "load": ("edgecompress.nets.artefact", "load"),
     "quickstart": ("edgecompress.pipeline.quickstart", "quickstart"),
+    "resume": ("edgecompress.pipeline.resume", "resume"),
+    # not `search`: that is the package of searches
+    "search_plan": ("edgecompress.pipeline.search", "search"),
 }
 
 

@@ -18,6 +18,7 @@ from edgecompress.cli import export as export_command
 from edgecompress.cli import look as look_commands
 from edgecompress.cli import options as opt
 from edgecompress.cli import quickstart as quickstart_command
+from edgecompress.cli import search as search_commands
 from edgecompress.cli.running import STOPPED, one_line_errors, running
 from edgecompress.errors import ConfigError
 
@@ -25,6 +26,8 @@ COMMANDS = [
     "quickstart",
     "inspect",
     "compress",
+    "search",
+    "resume",
     "export",
     "bench",
     "device",
@@ -98,10 +101,14 @@ def cli_and_api():
     from edgecompress.pipeline.export import export
     from edgecompress.pipeline.inspect import inspect as inspect_model
     from edgecompress.pipeline.quickstart import quickstart
+    from edgecompress.pipeline.resume import resume
+    from edgecompress.pipeline.search import search
 
     return {
         "compress": (compress_commands.compress, compress),
         "quickstart": (quickstart_command.quickstart, quickstart),
+        "search": (search_commands.search, search),
+        "resume": (search_commands.resume, resume),
         "inspect": (look_commands.inspect, inspect_model),
         "export": (export_command.export, export),
         "bench": (bench_command.bench, bench),
@@ -111,7 +118,7 @@ def cli_and_api():
 
 
 ONLY_IN_CLI = {"config", "as_json"}
-ONLY_IN_API = {"progress", "directory"}
+ONLY_IN_API = {"progress", "directory", "resuming"}
 FLAGS_OF = {"formats": ("onnx", "tflite"), "precisions": ("fp16", "int8"), "serials": ("serial",)}
 """Arguments that are several flags, or one given several times."""
 

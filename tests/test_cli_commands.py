@@ -18,6 +18,7 @@ KINDS = [
     "methods",
     "factors",
     "rank-selections",
+    "searches",
     "data",
     "formats",
     "converters",

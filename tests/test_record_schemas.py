@@ -1,4 +1,4 @@
-"""The published schemas of bench.json, export.json and latency tables are those the package writes."""
+"""The published schemas of records are those the package writes."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,17 @@ from made_benches import bench_of, measurement, result_of
 from edgecompress.core.latency_table import LatencyTable
 from edgecompress.core.measurement import BenchResult
 from edgecompress.core.results import ExportResult
+from edgecompress.core.search_results import SearchResult
 
 DOCS = Path(__file__).parents[1] / "docs"
 PUBLISHED = pytest.mark.parametrize(
     ("file", "kind"),
-    [("bench", BenchResult), ("export", ExportResult), ("latency_table", LatencyTable)],
+    [
+        ("bench", BenchResult),
+        ("export", ExportResult),
+        ("latency_table", LatencyTable),
+        ("search", SearchResult),
+    ],
 )
 
 

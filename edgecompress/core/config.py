@@ -37,8 +37,10 @@ def load_settings(
     """
     content = _options_of_run(_read(path), path, command)
     others = set(commands) - {command}
-    top = {key: value for key, value in content.items() if key not in others and key != command}
     table = content.get(command, {})
+    top = {key: value for key, value in content.items() if key not in others and key != command}
+    if command in known and not isinstance(table, dict):  # the option of that name, as of `search`
+        top, table = {**top, command: table}, {}
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: {command!r} must be a table, [{command}]")
     settings = _python_names(top, path) | _python_names(table, path)

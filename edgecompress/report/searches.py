@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from edgecompress.core.search_results import FrontPoint, Latency, Round, SearchResult, Slower
+from edgecompress.core.types import Metric
 from edgecompress.report.figures import before_after, split_line, stage_times, where_written
 from edgecompress.report.numbers import change, count, shape
 from edgecompress.report.tables import add_row, lines, table, title
@@ -46,6 +47,8 @@ def search_text(result: SearchResult) -> RenderableType:
 
 
 def _goal(result: SearchResult) -> str:
+    if result.max_drop is not None:
+        return f"as fast as a loss of {result.max_drop:g} percentage points allows"
     if result.metric == "ms":
         times = result.dense_cost / result.target
         return f"{times:.2f} times as fast as dense: {result.target:.4g} ms"
@@ -79,23 +82,27 @@ def _loop(latency: Latency) -> Iterable[Text]:
 def _round(one: Round) -> str:
     error = f"{100 * one.error:+.1f} %"
     told = "as asked for" if one.met else "too slow"
+    what = "plan" if one.file == "spliced" else "exported network"
     return (
-        f"round {one.number}: predicted {one.predicted_ms:.4g} ms, "
-        f"the {one.file} file takes {one.measured_ms:.4g} ({error} off), {told}"
+        f"round {one.number}: {what} takes {one.measured_ms:.4g} ms, {told}; predicted "
+        f"{one.predicted_ms:.4g} ({error})"
     )
 
 
 def _front(result: SearchResult) -> Iterable[RenderableType]:
-    rows = table("cost", "of dense", "same answers", "", right_from=0)
+    unit = {"ms": "ms", "macs": "MACs", "params": "parameters"}[result.metric]
+    rows = table(unit, "of dense", "same answers", right_from=0)
+    rows.add_column("", no_wrap=True)  # bars begin at the left
     for point in result.front:
-        add_row(rows, *_point(point), Text("#" * round(BAR * point.share)))
+        add_row(rows, *_point(point, result.metric), "#" * round(BAR * point.share))
     yield Text("\nThe front: plans no other beats by prediction, before repair")
     yield rows
 
 
-def _point(point: FrontPoint) -> tuple[str, str, str]:
+def _point(point: FrontPoint, metric: Metric) -> tuple[str, str, str]:
     same = "" if point.agreement is None else f"{100 * point.agreement:.1f} %"
-    return count(point.cost), f"{100 * point.share:.0f} %", same
+    cost = f"{point.cost:.4g}" if metric == "ms" else count(point.cost)
+    return cost, f"{100 * point.share:.0f} %", same
 
 
 def _changes(result: SearchResult) -> Table:
@@ -118,14 +125,25 @@ def _changes(result: SearchResult) -> Table:
 
 
 def _slower(slower: Iterable[Slower]) -> list[Text]:
-    """Names the blocks with the most tempting MACs; the record has all."""
-    found = sorted(slower, key=lambda one: one.macs_share)
+    """Names the blocks with the most tempting MACs, those of equal layers together; the record has all."""
+    found = list(slower)
     if not found:
         return []
     blocks = sum(one.blocks for one in found)
-    named = [
-        f"  {one.layer} {one.family} rank {','.join(map(str, one.ranks))}: "
-        f"{100 * (one.macs_share - 1):+.0f} % MACs, {100 * (one.cost_share - 1):+.0f} % time"
-        for one in found[:SHOWN_SLOWER]
-    ]
-    return lines([f"saves FLOPs, costs time: {blocks} blocks were left out for that, as", *named])
+    alike: dict[str, list[str]] = {}
+    for one in sorted(found, key=lambda one: (one.cost_share < 1, one.macs_share)):
+        alike.setdefault(_tempting(one), []).append(one.layer)
+    shown = list(alike.items())[:SHOWN_SLOWER]
+    named = (f"  {what}: {_layers(layers)}" for what, layers in shown)
+    left_out = "1 block was" if blocks == 1 else f"{blocks} blocks were"
+    return lines([f"saves FLOPs, costs time: {left_out} left out for that, as", *named])
+
+
+def _tempting(one: Slower) -> str:
+    ranks = ",".join(map(str, one.ranks))
+    macs, time = 100 * (one.macs_share - 1), 100 * (one.cost_share - 1)
+    return f"{one.family} rank {ranks}, {macs:+.0f} % MACs, {time:+.0f} % time"
+
+
+def _layers(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
