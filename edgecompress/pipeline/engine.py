@@ -42,7 +42,7 @@ from edgecompress.search.local import improve
 from edgecompress.search.paying import drop_slower
 from edgecompress.search.sensitivity import layer_candidates, predicted_errors
 
-LOCAL_SEARCH_EVALUATIONS = 40
+LOCAL_SEARCH_EVALUATIONS = 120
 LOCAL_SEARCH_IMAGES, LOCAL_SEARCH_PIXELS = 256, 1 << 22
 """At most so many, so that trying a trade stays cheap for large images too."""
 BATCH_NORM = ("auto", "keep", "correct")
