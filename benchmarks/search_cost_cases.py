@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from edgecompress.core.types import Candidate
+from edgecompress.core.types import Candidate, Layer
 from edgecompress.methods import lowrank
 from edgecompress.nets.chains import Kernels
 from edgecompress.nets.modules import find_layers, layer_named, weight_of
@@ -22,6 +22,7 @@ from edgecompress.search.mixed_layers import make_supernet
 from edgecompress.search.supernet import GradientSettings, gradient_step_
 from edgecompress.search.svd_nas_paper import PUBLISHED, sampled_net, sampling_step_
 from edgecompress.search.theta import Space
+from edgecompress.search.theta_checkpoint import Standing
 from edgecompress.search.theta_training import StepFacts, fresh_adam, steer_
 
 CASES = ("plain", "weights", "ours", "ours-2", "published")
@@ -31,6 +32,7 @@ TEMPERATURE = 5.0
 """That of the first steps, when no rank is negligible."""
 
 Run = Callable[[], object]
+Offer = Callable[[Layer], Iterable[Candidate]]
 
 
 @dataclass(frozen=True)
@@ -43,32 +45,25 @@ class Subject:
     families: tuple[int, ...] = ()
 
 
-def dense_problem(
-    model: nn.Module, names: Sequence[str], shape: tuple[int, int, int], *, candidates: bool
-) -> Problem:
-    """Returns the problem of a network without errors, with every candidate or none."""
-    layers, _ = find_layers(model, names, shape)
-    offered = lowrank.METHOD.candidates
-    options = tuple(Options(one, tuple(offered(one)) if candidates else ()) for one in layers)
+def make_problem(model: nn.Module, layers: Sequence[Layer], offered: Offer) -> Problem:
+    """Returns a problem without errors whose limit is half of the layers' MACs."""
     kernels = {one.name: weight_of(layer_named(model, one.name)).double() for one in layers}
+    options = tuple(Options(one, tuple(offered(one))) for one in layers)
     dense_cost = dense_shape_cost("macs")
     limit = 0.5 * sum(map(dense_cost, layers))
     return Problem(options, kernels, "macs", limit, 0.0, shape_cost("macs"), dense_cost)
 
 
-def with_families(problem: Problem, count: int) -> Problem:
-    """Keeps the first families of each layer, `count` or as many as it takes for enough candidates."""
-
-    def few(options: Options) -> Options:
-        kept: list[Candidate] = []
-        names = list(dict.fromkeys(c.family for c in options.candidates))
-        for taken, name in enumerate(names):
-            if taken >= count and len(kept) >= LEAST_CANDIDATES:
-                break
-            kept += (c for c in options.candidates if c.family == name)
-        return Options(options.layer, tuple(kept))
-
-    return replace(problem, options=tuple(map(few, problem.options)))
+def first_families(layer: Layer, count: int) -> Iterator[Candidate]:
+    """Yields all ranks of the first families, `count` or as many as it takes for enough candidates."""
+    given = 0
+    by_family = itertools.groupby(lowrank.METHOD.candidates(layer), key=lambda c: c.family)
+    for taken, (_, candidates) in enumerate(by_family):
+        if taken >= count and given >= LEAST_CANDIDATES:
+            return
+        for candidate in candidates:
+            given += 1
+            yield candidate
 
 
 def random_kernels(candidate: Candidate) -> Kernels:
@@ -79,10 +74,10 @@ def random_kernels(candidate: Candidate) -> Kernels:
     )
 
 
-def plain_run(model: nn.Module, names: Sequence[str], pool: ImagePool, *, weights: bool) -> Run:
+def plain_run(model: nn.Module, layers: Sequence[Layer], pool: ImagePool, *, weights: bool) -> Subject:
     """Returns forward and backward of the dense network, with or without gradients of target weights."""
     model.requires_grad_(False)
-    wanted = [layer_named(model, name).get_parameter("weight") for name in names] if weights else []
+    wanted = [layer_named(model, one.name).get_parameter("weight") for one in layers if weights]
     images = pool.batches[0].clone().requires_grad_()
 
     def run() -> None:
@@ -93,34 +88,46 @@ def plain_run(model: nn.Module, names: Sequence[str], pool: ImagePool, *, weight
         for weight in wanted:
             weight.requires_grad_(False)
 
-    return run
+    return Subject(run)
 
 
-def search_run(model: nn.Module, problem: Problem, pool: ImagePool, *, published: bool) -> Subject:
-    """Returns a step of one of the searches."""
-    settings = PUBLISHED if published else GradientSettings()
-    space = Space(prune(problem, gamma=PUBLISHED.gamma) if published else problem)
+def gradient_run(model: nn.Module, layers: Sequence[Layer], pool: ImagePool, families: int) -> Subject:
+    """Returns a step of our search."""
+    space = Space(make_problem(model, layers, lambda layer: first_families(layer, families)))
+    net = make_supernet(model, space.problem, random_kernels, pool.input_shape)
+    settings = GradientSettings(batch_images=len(pool))
+
+    def step(standing: Standing) -> StepFacts:
+        return gradient_step_(standing, net, space, pool, settings, TEMPERATURE, seed=0)
+
+    return search_subject(space, step)
+
+
+def published_run(model: nn.Module, layers: Sequence[Layer], pool: ImagePool) -> Subject:
+    """Returns a step of the paper's search."""
+    space = Space(prune(make_problem(model, layers, lowrank.METHOD.candidates), gamma=PUBLISHED.gamma))
+    net = sampled_net(model, space, random_kernels, pool.input_shape)
+    settings = replace(PUBLISHED, batch_images=len(pool))
+
+    def step(standing: Standing) -> StepFacts:
+        return sampling_step_(standing, net, space, pool, settings, TEMPERATURE, seed=0)
+
+    return search_subject(space, step)
+
+
+def search_subject(space: Space, step: Callable[[Standing], StepFacts]) -> Subject:
+    """Returns a search whose every step is like the first."""
     standing = fresh_adam(torch.zeros(sum(space.sizes), dtype=torch.float64))
-    shape, batch = pool.input_shape, len(pool)
-    settings = GradientSettings(batch_images=batch, weight_decay=settings.weight_decay)
-    step: Callable[[], StepFacts]
-    if published:
-        sampled = sampled_net(model, space, random_kernels, shape)
-        step = functools.partial(
-            sampling_step_, standing, sampled, space, pool, settings, TEMPERATURE, seed=0
-        )
-    else:
-        net = make_supernet(model, space.problem, random_kernels, shape)
-        step = functools.partial(gradient_step_, standing, net, space, pool, settings, TEMPERATURE, seed=0)
 
     def run() -> None:
-        facts = step()
+        facts = step(standing)
         standing.step += 1
         steer_(standing, facts, space, TEMPERATURE)
-        standing.scores.zero_()  # so that every step is like the first
+        standing.scores.zero_()
 
-    families = tuple(len({c.family for c in o.candidates}) for o in space.problem.options)
-    return Subject(run, tuple(len(o.candidates) for o in space.problem.options), families)
+    options = space.problem.options
+    families = tuple(len({c.family for c in o.candidates}) for o in options)
+    return Subject(run, tuple(len(o.candidates) for o in options), families)
 
 
 def make_subjects(net: str, cases: Sequence[str]) -> dict[str, Subject]:
@@ -128,17 +135,13 @@ def make_subjects(net: str, cases: Sequence[str]) -> dict[str, Subject]:
     torch.manual_seed(0)
     loaded = load_model(f"zoo:{net}")
     shape, model, count = loaded.ref.input_shape, loaded.module.eval(), BATCHES[net]
+    layers, _ = find_layers(model, loaded.targets, shape)
     pool = ImagePool((torch.randn(count, *shape),), torch.randint(0, 10, (count,)))
-    searched = any(case not in ("plain", "weights") for case in cases)
-    problem = dense_problem(model, loaded.targets, shape, candidates=searched)
-    return {case: make_subject(model, problem, pool, case) for case in cases}
-
-
-def make_subject(model: nn.Module, problem: Problem, pool: ImagePool, case: str) -> Subject:
-    """Builds one case."""
-    if case in ("plain", "weights"):
-        names = [o.layer.name for o in problem.options]
-        return Subject(plain_run(model, names, pool, weights=case == "weights"))
-    if case == "published":
-        return search_run(model, problem, pool, published=True)
-    return search_run(model, with_families(problem, 2 if case == "ours-2" else 4), pool, published=False)
+    make: dict[str, Callable[[], Subject]] = {
+        "plain": lambda: plain_run(model, layers, pool, weights=False),
+        "weights": lambda: plain_run(model, layers, pool, weights=True),
+        "ours": lambda: gradient_run(model, layers, pool, 4),
+        "ours-2": lambda: gradient_run(model, layers, pool, 2),
+        "published": lambda: published_run(model, layers, pool),
+    }
+    return {case: make[case]() for case in cases}

@@ -30,7 +30,7 @@ from edgecompress.methods.contract import Fill
 from edgecompress.nets.chains import equivalent_kernel
 from edgecompress.nets.families import Family, family_named, to_kernel, to_matrices, unfold
 
-SMALL_BYTES = 6 << 20
+SMALL_BYTES = 2 << 20
 """Up to this size whole kernels are faster than factors: one product instead of several small ones."""
 
 NEGLIGIBLE = 1e-4
