@@ -20,7 +20,7 @@ from edgecompress.latency.journal import Journal
 from edgecompress.latency.keys import block_key
 from edgecompress.latency.lookup import lookup_of
 from edgecompress.latency.parsing import parse_block
-from edgecompress.latency.space import Task, make_space, pending
+from edgecompress.latency.space import Task, make_space, pending, width_space
 from edgecompress.latency.sweep import sweep
 from edgecompress.methods.branches import METHOD as BRANCHES
 from edgecompress.methods.lowrank import METHOD as LOWRANK
@@ -220,6 +220,22 @@ def test_a_block_that_is_lost_in_what_starting_takes_still_takes_something(ms):
     entry = TableEntry(key="linear 1>1 @1x1", median_ms=ms, interval_ms=None, runs=1)
     assert 0 < block_ms(entry, 0.5) < 0.05 * ms
     assert block_ms(entry, 0.0) == ms
+
+
+@pytest.mark.parametrize(("groups", "outputs"), [(1, 48), (24, 24)], ids=["dense", "depthwise"])
+def test_layers_are_known_at_every_width(tmp_path, groups, outputs):
+    whole = Op(kind="conv2d", inputs=24, outputs=outputs, kernel=(3, 3), padding=(1, 1), groups=groups)
+    journal = run(
+        tmp_path,
+        width_space([Layer(name="a", op=whole, in_size=(14, 14))]),
+        lambda tasks: map(measured, tasks),
+    )
+    lookup = lookup_of(journal.entries.values(), 0.0, name="t")
+    for width in (3, 8, 21, 24):
+        change = {"inputs": width} if groups == 1 else {"inputs": width, "outputs": width, "groups": width}
+        block = Block(branches=((whole.model_copy(update=change),),))
+        there = Task(block_key(block, (14, 14)), block, (14, 14))
+        assert lookup.ms(block, (14, 14)) == pytest.approx(truth(there), rel=0.05)
 
 
 # Calibration

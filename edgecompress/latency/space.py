@@ -105,7 +105,8 @@ def width_space(layers: Iterable[Layer]) -> Space:
 def _narrowed(layer: Layer, field: str, most: int, known: CurveTasks | None) -> CurveTasks:
     """Returns a layer with every width up to its own; depthwise ones have the same at both sides."""
     found = {} if known is None else dict(known.by_width)
-    for width in range(1, most + 1):
+    least = 1 if layer.op.groups == 1 else 2  # a depthwise layer of one channel is a plain one
+    for width in range(least, most + 1):
         change = (
             {field: width} if layer.op.groups == 1 else dict.fromkeys(("inputs", "outputs", "groups"), width)
         )

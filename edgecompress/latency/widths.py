@@ -67,4 +67,5 @@ def widths_of(layers: Iterable[tuple[Op, Size, float]]) -> Widths:
 
 def _family(op: Op, in_size: Size) -> str:
     """Returns what layers have in common that differ in inputs and outputs only."""
-    return block_key(Block(branches=((op.model_copy(update={"inputs": 1, "outputs": 1}),),)), in_size)
+    least = {"inputs": op.groups, "outputs": op.groups}
+    return block_key(Block(branches=((op.model_copy(update=least),),)), in_size)
