@@ -27,8 +27,8 @@ from edgecompress.data.splits import make_splits
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import load_model
-from edgecompress.pipeline.engine import Recipe, Setting, prepare
 from edgecompress.pipeline.evaluate import batch_size
+from edgecompress.pipeline.preparation import Recipe, Setting, prepare
 from edgecompress.search.contract import shape_costs
 from edgecompress.search.ranks.exact import problem_front
 

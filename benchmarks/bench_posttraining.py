@@ -36,8 +36,9 @@ from edgecompress.errors import BudgetError, ConfigError
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import LoadedModel, load_model
-from edgecompress.pipeline.engine import Prepared, Recipe, Setting, compress_to, prepare
+from edgecompress.pipeline.engine import compress_to
 from edgecompress.pipeline.evaluate import accuracy, batch_size
+from edgecompress.pipeline.preparation import Prepared, Recipe, Setting, prepare
 from edgecompress.search.contract import shape_costs
 
 CALIBRATION, SELECTION = 448, 64

@@ -13,8 +13,9 @@ from edgecompress.errors import BudgetError, ConfigError, ModelError
 from edgecompress.methods.contract import Method
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
-from edgecompress.pipeline.engine import Recipe, Setting, compress_to, prepare
+from edgecompress.pipeline.engine import compress_to
 from edgecompress.pipeline.evaluate import divergence, log_probabilities
+from edgecompress.pipeline.preparation import Recipe, Setting, prepare
 from edgecompress.search import ranks
 from edgecompress.search.contract import Selection, shape_costs
 

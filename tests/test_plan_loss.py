@@ -10,9 +10,10 @@ from torch import nn
 from edgecompress.core.progress import NO_PROGRESS
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
-from edgecompress.pipeline.engine import Recipe, Setting, build, prepare
+from edgecompress.pipeline.engine import build
 from edgecompress.pipeline.evaluate import divergence, log_probabilities
 from edgecompress.pipeline.plan_loss import PlanLoss, differing
+from edgecompress.pipeline.preparation import Recipe, Setting, prepare
 from edgecompress.search.contract import shape_costs
 
 RECIPE = Recipe(factors="plain", refit="none", local_search=False, batch_norm="keep")

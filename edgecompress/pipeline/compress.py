@@ -14,8 +14,9 @@ from edgecompress.errors import ConfigError
 from edgecompress.factors.repair import Which
 from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.sources import load_model
-from edgecompress.pipeline.engine import Compressed, Recipe, compress_to, prepare
+from edgecompress.pipeline.engine import Compressed, compress_to
 from edgecompress.pipeline.material import ImageOptions, Material, gather
+from edgecompress.pipeline.preparation import Recipe, prepare
 from edgecompress.pipeline.target_layers import chosen_layers
 from edgecompress.search.contract import shape_costs
 

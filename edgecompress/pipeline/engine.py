@@ -1,124 +1,37 @@
-"""Post-training compression: statistics once, then any number of budgets from one table.
+"""Post-training compression: from what is prepared once to the network of any budget.
 
-prepare       statistics of the dense model, candidates of every layer with their predicted harm
 choose        one candidate per layer under a budget, improved by the true loss
 realise       build the chosen network and repair it
 compress_to   all of that for one budget
-
-What takes long is kept in a `Memo`, so that a command that was killed does not do it again.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from edgecompress import factors, methods
-from edgecompress.core.memo import NO_MEMO, Memo
-from edgecompress.core.plugins import discover, pick
+from edgecompress import methods
+from edgecompress.core.plugins import discover
 from edgecompress.core.progress import Progress
-from edgecompress.core.search_results import Slower
-from edgecompress.core.types import Layer, Metric
-from edgecompress.errors import ConfigError, ModelError
+from edgecompress.core.types import Metric
 from edgecompress.factors.batch_norm import correct_statistics_
-from edgecompress.factors.contract import Factors
-from edgecompress.factors.repair import Which, repair_
+from edgecompress.factors.repair import repair_
 from edgecompress.methods.contract import Fill, Method
 from edgecompress.nets.chains import filled_block
-from edgecompress.nets.kept import kept_metrics
-from edgecompress.nets.metric import LayerMetric
-from edgecompress.nets.modules import layer_named, replace_, weight_of
+from edgecompress.nets.modules import layer_named, replace_
 from edgecompress.pipeline.evaluate import divergence, log_probabilities
 from edgecompress.pipeline.plan_loss import PlanLoss
-from edgecompress.search import ranks
-from edgecompress.search.contract import Choices, Costs, Options, Problem, Selection, plan_hash
+from edgecompress.pipeline.preparation import Prepared, timed
+from edgecompress.search.contract import Choices, Problem, plan_hash
 from edgecompress.search.local import improve
-from edgecompress.search.paying import drop_slower
-from edgecompress.search.sensitivity import layer_candidates, predicted_errors
 
 LOCAL_SEARCH_EVALUATIONS = 120
 LOCAL_SEARCH_IMAGES, LOCAL_SEARCH_PIXELS = 256, 1 << 22
 """At most so many, so that trying a trade stays cheap for large images too."""
-BATCH_NORM = ("auto", "keep", "correct")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to compress: the options of `edgecompress compress` that change the result."""
-
-    methods: tuple[str, ...] = ("lowrank",)
-    families: tuple[str, ...] = ()
-    rank_selection: str = "exact"
-    factors: str = "aware"
-    refit: Which = "both"
-    local_search: bool = True
-    batch_norm: str = "auto"
-    seed: int = 0
-
-    def check(self) -> None:
-        """Raises ConfigError for a name that is not known, before any time is spent."""
-        for name in self.methods:
-            pick(discover(methods, Method), name, what="method")
-        pick(discover(ranks, Selection), self.rank_selection, what="rank selection")
-        pick(discover(factors, Factors), self.factors, what="factors")
-        if self.batch_norm not in BATCH_NORM:
-            raise ConfigError(
-                f"batch norm {self.batch_norm!r} is not known; known are: {', '.join(BATCH_NORM)}"
-            )
-
-    @property
-    def needs_images(self) -> bool:
-        """Whether calibration images are used at all."""
-        return (
-            self.factors != "plain" or self.refit != "none" or self.batch_norm != "keep" or self.local_search
-        )
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The dense model and the images that may be used on it."""
-
-    model: nn.Module
-    layers: tuple[Layer, ...]
-    """The layers to compress, in forward order."""
-    costs: Mapping[Metric, Costs]
-    """In every unit a budget may be given in."""
-    calibration: Sequence[Tensor] = ()
-    """Batches that shape the weights."""
-    selection: Sequence[Tensor] = ()
-    """Batches that choose between alternatives."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Everything that does not depend on the budget."""
-
-    setting: Setting
-    recipe: Recipe
-    selection: Selection
-    kernels: Mapping[str, Tensor]
-    metrics: Mapping[str, LayerMetric]
-    options: tuple[Options, ...]
-    skipped: tuple[tuple[str, str], ...]
-    seconds: Mapping[str, float]
-    memo: Memo
-
-    def costing(self, costs: Costs) -> Prepared:
-        """Returns the same with other costs in their unit."""
-        known = {**self.setting.costs, costs.metric: costs}
-        return replace(self, setting=replace(self.setting, costs=known))
-
-    def problem(self, metric: Metric, limit: float) -> Problem:
-        """Returns the allocation problem for one budget."""
-        costs = self.setting.costs[metric]
-        fixed = costs.besides(o.layer for o in self.options)
-        return Problem(self.options, self.kernels, metric, limit, fixed, costs.candidate, costs.layer)
 
 
 @dataclass
@@ -129,91 +42,6 @@ class Compressed:
     choices: Choices
     steps: list[tuple[str, str]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What may become of every layer, before anything is computed."""
-
-    options: tuple[Options, ...]
-    skipped: tuple[tuple[str, str], ...]
-    """Layers no method can take, each with the reason."""
-    slower: tuple[Slower, ...] = ()
-    """Candidates with fewer MACs that cost more time, by layer and family; none is in `options`."""
-
-
-def offer(setting: Setting, recipe: Recipe, *, paying: Costs | None = None) -> Offer:
-    """Lists candidates; with `paying` only those that cost less than their layer in it.
-
-    Raises:
-        ConfigError: a name of the recipe is not known or fits no layer.
-    """
-    recipe.check()
-    chosen = {name: discover(methods, Method)[name] for name in recipe.methods}
-    options, skipped = _candidates(setting.layers, chosen, recipe.families)
-    if paying is None:
-        return Offer(options, skipped)
-    kept, slower = drop_slower(options, paying)
-    return Offer(kept, skipped, slower)
-
-
-def prepare(
-    setting: Setting,
-    recipe: Recipe,
-    progress: Progress,
-    *,
-    offered: Offer | None = None,
-    memo: Memo = NO_MEMO,
-) -> Prepared:
-    """Collects statistics and what every candidate would cost in accuracy.
-
-    Raises:
-        ConfigError: a name of the recipe is not known or fits no layer.
-        ModelError: weights, activations or gradients are not finite.
-    """
-    found = offered or offer(setting, recipe)
-    seconds: dict[str, float] = {}
-    options = found.options
-    chosen = {name: discover(methods, Method)[name] for name in recipe.methods}
-    selection = discover(ranks, Selection)[recipe.rank_selection]
-    with _timed(seconds, "statistics"):
-        layers = [o.layer for o in options]
-        kernels = {one.name: _kernel(setting.model, one.name) for one in layers}
-        finder = discover(factors, Factors)[recipe.factors]
-        metrics = kept_metrics(
-            memo,
-            "statistics",
-            [one.name for one in layers],
-            lambda: finder.metrics(setting.model, layers, setting.calibration, recipe.seed, progress),
-        )
-    if selection.needs_errors:
-        with _timed(seconds, "sensitivities"):
-            options = predicted_errors(options, chosen, kernels, metrics, progress, memo=memo)
-    return Prepared(setting, recipe, selection, kernels, metrics, options, found.skipped, seconds, memo)
-
-
-def _candidates(
-    layers: Sequence[Layer], chosen: Mapping[str, Method], families: Sequence[str]
-) -> tuple[tuple[Options, ...], tuple[tuple[str, str], ...]]:
-    options, skipped = [], []
-    for layer in layers:
-        found, reason = layer_candidates(layer, chosen.values(), families)
-        if reason is None:
-            options.append(Options(layer, found))
-        else:
-            skipped.append((layer.name, reason))
-    if families and not options:
-        offered = (c.family for layer in layers for c in layer_candidates(layer, chosen.values(), ())[0])
-        known = ", ".join(dict.fromkeys(name.partition("(")[0] for name in offered)) or "none"
-        raise ConfigError(f"families {','.join(families)!r}: fit no layer; there are: {known}")
-    return tuple(options), tuple(skipped)
-
-
-def _kernel(model: nn.Module, name: str) -> Tensor:
-    kernel = weight_of(layer_named(model, name)).double()
-    if not bool(kernel.isfinite().all()):
-        raise ModelError(f"{name}: its weights are not finite; check the checkpoint")
-    return kernel
 
 
 def compress_to(prepared: Prepared, metric: Metric, limit: float, progress: Progress) -> Compressed:
@@ -246,11 +74,11 @@ def choose(prepared: Prepared, problem: Problem, progress: Progress) -> Chosen:
         BudgetError: the limit cannot be met.
     """
     seconds: dict[str, float] = {}
-    with _timed(seconds, "allocation"):
+    with timed(seconds, "allocation"):
         choices = prepared.selection.select(problem)
     if not (prepared.recipe.local_search and prepared.selection.needs_errors and choices):
         return Chosen(choices, (), seconds)
-    with _timed(seconds, "local search"):
+    with timed(seconds, "local search"):
         choices, told = _searched_locally(prepared, problem, choices, progress)
     return Chosen(choices, (("local search", told),), seconds)
 
@@ -258,13 +86,13 @@ def choose(prepared: Prepared, problem: Problem, progress: Progress) -> Chosen:
 def realise(prepared: Prepared, choices: Choices, progress: Progress) -> Compressed:
     """Builds the network of a plan and repairs it."""
     seconds: dict[str, float] = {}
-    with _timed(seconds, "factors"):
+    with timed(seconds, "factors"):
         result = Compressed(build(prepared, choices), choices, seconds=seconds)
     if prepared.recipe.refit != "none" and choices:
-        with _timed(seconds, "repair"):
+        with timed(seconds, "repair"):
             _repair_(result, prepared, progress)
     if prepared.recipe.batch_norm != "keep" and choices:
-        with _timed(seconds, "batch norm"):
+        with timed(seconds, "batch norm"):
             _correct_batch_norm_(result, prepared)
     return result
 
@@ -377,12 +205,3 @@ def _correct_batch_norm_(result: Compressed, prepared: Prepared) -> None:
 
 def _change(before: float, after: float) -> str:
     return f"divergence from the dense model {before:.4f} -> {after:.4f}"
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[stage] = time.perf_counter() - start

@@ -18,8 +18,8 @@ from edgecompress.errors import ConfigError
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import LoadedModel
-from edgecompress.pipeline.engine import Setting
 from edgecompress.pipeline.evaluate import accuracy, batch_size
+from edgecompress.pipeline.preparation import Setting
 from edgecompress.search.contract import Choices, Costs
 
 

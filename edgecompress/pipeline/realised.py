@@ -5,7 +5,8 @@ from __future__ import annotations
 from edgecompress.core.progress import Progress
 from edgecompress.core.types import Record
 from edgecompress.nets.kept import kept_tensors
-from edgecompress.pipeline.engine import Compressed, Prepared, build, realise
+from edgecompress.pipeline.engine import Compressed, build, realise
+from edgecompress.pipeline.preparation import Prepared
 from edgecompress.search.contract import Choices, plan_hash
 
 

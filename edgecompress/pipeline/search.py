@@ -18,9 +18,9 @@ from edgecompress.devices.contract import Options as DeviceOptions
 from edgecompress.errors import ConfigError
 from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.sources import LoadedModel, load_model
-from edgecompress.pipeline.engine import Recipe
 from edgecompress.pipeline.latency_costs import read_clock
 from edgecompress.pipeline.material import ImageOptions, gather
+from edgecompress.pipeline.preparation import Recipe
 from edgecompress.pipeline.search_goal import read_goal
 from edgecompress.pipeline.search_job import Job, searched
 from edgecompress.pipeline.strategies import Strategy, find_strategy, searches

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgecompress.core.measurement import Comparison
 from edgecompress.core.search_results import Round
 from edgecompress.errors import EdgeCompressError
-from edgecompress.pipeline.engine import Prepared
+from edgecompress.pipeline.preparation import Prepared
 from edgecompress.pipeline.search_device import Target
 from edgecompress.pipeline.search_standing import Loop, Outcome, Standing, best, meets, timed, unmet
 

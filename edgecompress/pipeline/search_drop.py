@@ -9,9 +9,9 @@ from torch import nn
 from edgecompress.core.progress import Progress
 from edgecompress.core.types import Metric
 from edgecompress.errors import BudgetError
-from edgecompress.pipeline.engine import Prepared
 from edgecompress.pipeline.evaluate import accuracy, batch_size, log_probabilities
 from edgecompress.pipeline.material import Material
+from edgecompress.pipeline.preparation import Prepared
 from edgecompress.pipeline.realised import realise_once
 from edgecompress.search.contract import Choices, plan_hash
 

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from edgecompress.core.progress import Progress
 from edgecompress.core.search_results import FrontPoint
 from edgecompress.core.types import Metric
-from edgecompress.pipeline.engine import Prepared, build, few_images
+from edgecompress.pipeline.engine import build, few_images
 from edgecompress.pipeline.evaluate import log_probabilities
+from edgecompress.pipeline.preparation import Prepared
 from edgecompress.search.contract import Choices, Problem, plan_hash
 from edgecompress.search.ranks.exact import choices_at, problem_front
 

@@ -15,9 +15,9 @@ from edgecompress.core.search_results import FrontPoint, Latency, LayerTime, Sea
 from edgecompress.core.types import Metric
 from edgecompress.devices.contract import Options as DeviceOptions
 from edgecompress.errors import BudgetError
-from edgecompress.pipeline.engine import Offer, Prepared, Recipe, offer, prepare
 from edgecompress.pipeline.latency_costs import Clock
 from edgecompress.pipeline.material import Material
+from edgecompress.pipeline.preparation import Offer, Prepared, Recipe, offer, prepare
 from edgecompress.pipeline.search_drop import limit_for_drop
 from edgecompress.pipeline.search_front import front_points
 from edgecompress.pipeline.search_goal import Goal, check_limit, floor_of

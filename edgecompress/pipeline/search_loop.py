@@ -7,8 +7,9 @@ from dataclasses import replace
 from edgecompress.core.search_results import Round
 from edgecompress.core.types import Metric
 from edgecompress.errors import BudgetError, ConfigError, ExportError
-from edgecompress.pipeline.engine import Chosen, Prepared
+from edgecompress.pipeline.engine import Chosen
 from edgecompress.pipeline.latency_costs import Clock
+from edgecompress.pipeline.preparation import Prepared
 from edgecompress.pipeline.realised import realise_once
 from edgecompress.pipeline.search_confirm import confirm
 from edgecompress.pipeline.search_device import UNREACHABLE, Target, open_target

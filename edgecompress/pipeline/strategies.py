@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from edgecompress.core.plugins import discover
 from edgecompress.core.progress import Progress
 from edgecompress.errors import ConfigError
-from edgecompress.pipeline.engine import Chosen, Prepared, choose, filling, plan_divergence
+from edgecompress.pipeline.engine import Chosen, choose, filling, plan_divergence
 from edgecompress.pipeline.material import Material
+from edgecompress.pipeline.preparation import Prepared
 from edgecompress.search import ranks
 from edgecompress.search.contract import Choices, Problem, Selection, plan_hash
 from edgecompress.search.second_branch import add_second_branches
