@@ -27,6 +27,8 @@ def _defaults_from(path: Path, ctx: typer.Context) -> dict[str, Any]:
     hints = typing.get_type_hints(ctx.command.callback)
     names = {_key(param.opts[0]): param.name for param in ctx.command.params if param.name in hints}
     names.pop("config")
+    if "timeout" in names:
+        names["timeout_s"] = names["timeout"]  # as `run.json` spells it
     known = {key: hints[name] for key, name in names.items()}
     group = ctx.parent.command if ctx.parent else None
     commands = list(group.commands) if isinstance(group, TyperGroup) else []
