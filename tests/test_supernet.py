@@ -11,9 +11,11 @@ from small_nets import INPUT_SHAPE, hooks_of, images, same_state, small_net, sta
 
 from edgecompress.core.progress import NO_PROGRESS
 from edgecompress.errors import ArtefactError, BudgetError, ConfigError, DataError
+from edgecompress.methods import lowrank
 from edgecompress.nets.chains import filled_block
-from edgecompress.nets.modules import layer_named, replace_
+from edgecompress.nets.modules import find_layers, layer_named, replace_, weight_of
 from edgecompress.search import theta_training
+from edgecompress.search.contract import Options
 from edgecompress.search.mixed_layers import make_supernet
 from edgecompress.search.supernet import GradientSettings, search_by_gradient
 from edgecompress.search.theta import Space
@@ -57,6 +59,31 @@ def test_all_weight_on_a_plan_is_the_compressed_network(fold):
             for layer, kernel in zip(branch, own, strict=True):
                 layer.weight.data = kernel.reshape(layer.weight.shape).double()
     torch.testing.assert_close(net.run(x, weights), model(x), rtol=1e-6, atol=1e-6)
+
+
+class Flattening(torch.nn.Module):
+    """A network that asks for maps in their usual order."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.head = torch.nn.Linear(8 * 12 * 12, 6)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x).relu()).view(len(x), -1))
+
+
+def test_a_network_that_cannot_work_with_channels_last_works_without():
+    model = Flattening().requires_grad_(False)
+    layers, _ = find_layers(model, ("first", "second"), INPUT_SHAPE)
+    options = tuple(Options(one, tuple(lowrank.METHOD.candidates(one))) for one in layers)
+    kernels = {one.name: weight_of(layer_named(model, one.name)).double() for one in layers}
+    problem = dataclasses.replace(PROBLEM, options=options, kernels=kernels)
+    net = make_supernet(model, problem, filling(problem), INPUT_SHAPE)
+    assert not any(layer.channels_last for layer in net.layers)
+    outputs = net.run(images(3), [one_hot(size, 0) for size in Space(problem).sizes])
+    torch.testing.assert_close(outputs, model(images(3)), rtol=1e-4, atol=1e-5)
+    assert all(layer.channels_last for layer in make_supernet(MODEL, PROBLEM, FILL, INPUT_SHAPE).layers)
 
 
 @pytest.mark.parametrize("metric", ["macs", "params", "ms"])

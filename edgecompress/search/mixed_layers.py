@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from edgecompress.methods.contract import Fill
 from edgecompress.nets.folding import fold_batch_norms_
-from edgecompress.nets.modules import layer_named, replace_
+from edgecompress.nets.modules import layer_named, replace_, zero_image
 from edgecompress.search.contract import Problem
 from edgecompress.search.mixture import Mixture, make_mixture, mixed_kernel
 
@@ -24,6 +24,8 @@ class MixedLayer(nn.Module):
     def __init__(self, mixture: Mixture, bias: Tensor | None) -> None:
         super().__init__()
         self.mixture = mixture
+        self.channels_last = True
+        """Whether maps may be so in memory; not all networks bear it."""
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
         self.weights = F.one_hot(torch.tensor(0), mixture.size).to(mixture.kernels.dtype)
 
@@ -33,6 +35,7 @@ class MixedLayer(nn.Module):
         kernel = mixed_kernel(self.mixture, self.weights)
         if op.kind == "linear":
             return F.linear(x, kernel.flatten(1), self.bias)
+        kernel = kernel if self.channels_last else kernel.contiguous()
         return F.conv2d(x, kernel, self.bias, op.stride, op.padding, op.dilation)
 
 
@@ -47,7 +50,13 @@ class Supernet:
         """Returns the outputs with one weight vector per layer."""
         for layer, own in zip(self.layers, weights, strict=True):
             layer.weights = own
-        return cast(Tensor, self.module(images))
+        return cast(Tensor, self.module(in_order(images, self.layers)))
+
+
+def in_order(images: Tensor, layers: Sequence[MixedLayer]) -> Tensor:
+    """Returns the images in the order in memory the layers work in."""
+    last = all(layer.channels_last for layer in layers)
+    return images.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
 def make_supernet(
@@ -71,7 +80,21 @@ def make_supernet(
         )
         layers.append(MixedLayer(mixture, cast(Tensor | None, dense.bias)))
         replace_(network, name, layers[-1])
+    _settle_order_(network, layers, input_shape)
     return Supernet(network, tuple(layers))
+
+
+@torch.no_grad()
+def _settle_order_(
+    network: nn.Module, layers: Sequence[MixedLayer], input_shape: tuple[int, int, int]
+) -> None:
+    """Leaves channels last where the network runs so; some ask for maps `view` can flatten."""
+    image = zero_image(network, input_shape).expand(2, *input_shape)
+    try:
+        network(in_order(image, layers))
+    except RuntimeError:
+        for layer in layers:
+            layer.channels_last = False
 
 
 @torch.no_grad()

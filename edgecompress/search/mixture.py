@@ -12,6 +12,10 @@ and of G = dL/dkernel the gradient of every candidate follows at once, since
 
 are cumulative sums. One product forward and one backward per family, whatever the number of ranks.
 Candidates without this structure, and all those of small layers, are rows of a matrix of whole kernels.
+
+Kernels are made in the order (f, kh, kw, c): with the columns of `right` sorted by taps first, the products
+of most families come out in it, where any other order would have every one of them copied. It is also what
+torch calls channels_last, in which convolutions are faster.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from torch.autograd.function import once_differentiable
 from edgecompress.core.types import Candidate, Layer, Op
 from edgecompress.methods.contract import Fill
 from edgecompress.nets.chains import equivalent_kernel
-from edgecompress.nets.families import Family, family_named, to_kernel, to_matrices, unfold
+from edgecompress.nets.families import Family, family_named, to_matrices, unfold
 
 SMALL_BYTES = 2 << 20
 """Up to this size whole kernels are faster than factors: one product instead of several small ones."""
@@ -45,7 +49,7 @@ class Truncations:
     left: Tensor
     """(slices, rows, R)"""
     right: Tensor
-    """(slices, R, columns)"""
+    """(slices, R, columns); columns are taps x input channels."""
     places: Tensor
     """Where in the weight vector the candidates are."""
     ranks: Tensor
@@ -57,7 +61,7 @@ class Mixture:
 
     op: Op
     kernels: Tensor
-    """(n, f c kh kw): the dense kernel and candidates that are no truncations."""
+    """(n, f kh kw c): the dense kernel and candidates that are no truncations."""
     places: Tensor
     """Where in the weight vector the rows of `kernels` are."""
     families: tuple[Truncations, ...]
@@ -67,8 +71,8 @@ class Mixture:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the kernel."""
-        return (self.op.outputs, self.op.inputs, *self.op.kernel)
+        """Of the kernel as it is made: (f, kh, kw, c)."""
+        return (self.op.outputs, *self.op.kernel, self.op.inputs)
 
     @property
     def nbytes(self) -> int:
@@ -103,9 +107,13 @@ def make_mixture(
         else:
             rows += [equivalent_kernel(c.blocks[0], fill(c)).reshape_as(kernel) for _, c in members]
             places += [place for place, _ in members]
-    flat = torch.stack([(row * each[:, None, None, None]).flatten().to(dtype) for row in rows])
+    flat = torch.stack([_flat(row * each[:, None, None, None]).to(dtype) for row in rows])
     size = 1 + len(candidates)
     return Mixture(layer.op, flat, torch.tensor(places), tuple(families), size, negligible)
+
+
+def _flat(kernel: Tensor) -> Tensor:
+    return kernel.permute(0, 2, 3, 1).flatten()
 
 
 def _family_of(numbered: tuple[int, Candidate]) -> tuple[str, str]:
@@ -127,8 +135,14 @@ def _truncations(
     by_row = to_matrices(family, scale[:, None, None, None].expand(shape))[..., :1]  # (slices, rows, 1)
     places = torch.tensor([place for place, _ in members])
     ranks = torch.tensor([candidate.ranks[0] for _, candidate in members])
-    contiguous = (left * by_row).to(dtype).contiguous(), right.to(dtype).contiguous()
-    return Truncations(family, *contiguous, places, ranks)
+    slices, rank, columns = right.shape
+    taps = first.shape[2] * first.shape[3]
+    by_taps = (
+        right.reshape(slices, rank, columns // taps, taps).transpose(2, 3).reshape(slices, rank, columns)
+    )
+    return Truncations(
+        family, (left * by_row).to(dtype).contiguous(), by_taps.to(dtype).contiguous(), places, ranks
+    )
 
 
 def mixed_kernel(mixture: Mixture, weights: Tensor) -> Tensor:
@@ -160,18 +174,44 @@ def _forward(mixture: Mixture, weights: Tensor) -> Tensor:
     for one in mixture.families:
         z = _gates(one, weights, mixture.negligible)
         if len(z):
-            product = (one.left[..., : len(z)] * z) @ one.right[:, : len(z)]
-            total += to_kernel(one.family, product, mixture.op)
-    return total
+            _add_product_(total, one, z)
+    return total.permute(0, 3, 1, 2)
+
+
+def _add_product_(total: Tensor, one: Truncations, z: Tensor) -> None:
+    left, right = one.left[..., : len(z)] * z, one.right[:, : len(z)]
+    matrices = _matrices(one.family, total)
+    if matrices.is_contiguous():
+        matrices.baddbmm_(left, right)
+    else:
+        matrices += (left @ right).reshape(matrices.shape)
+
+
+def _matrices(family: Family, kernel: Tensor) -> Tensor:
+    """Reads a kernel (f, kh, kw, c) as the family's matrices, as far as that is a view.
+
+    Where it is not, rows and columns have several axes each.
+    """
+    (f, kh, kw, c), g = kernel.shape, family.slices
+    if family.kind == "S2":
+        return kernel.view(1, f * kh, kw * c)
+    if family.kind == "S2T":
+        return kernel.transpose(1, 2)  # (f, kw, kh, c)
+    if family.kind == "S4":
+        return kernel.view(f, kh, kw, g, c // g).permute(3, 0, 1, 2, 4) if g > 1 else kernel.view(1, f, -1)
+    return kernel.view(g, f // g * kh * kw, c)
 
 
 def _backward(mixture: Mixture, weights: Tensor, gradient: Tensor) -> Tensor:
     found = weights.new_zeros(mixture.size)
-    found[mixture.places] = (mixture.kernels @ gradient.flatten()).to(found.dtype)
+    by_kernel = gradient.permute(0, 2, 3, 1).contiguous()
+    found[mixture.places] = (mixture.kernels @ by_kernel.flatten()).to(found.dtype)
     for one in mixture.families:
         used = len(_gates(one, weights, mixture.negligible))
         if used:
-            by_rank = _by_rank(one, to_matrices(one.family, gradient), used).to(found.dtype)
+            slices, rows, columns = len(one.left), one.left.shape[1], one.right.shape[2]
+            matrices = _matrices(one.family, by_kernel).reshape(slices, rows, columns)
+            by_rank = _by_rank(one, matrices, used).to(found.dtype)
             found[one.places] = by_rank.cumsum(0)[one.ranks.clamp(max=used) - 1]
     return found
 

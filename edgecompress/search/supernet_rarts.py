@@ -16,7 +16,7 @@ from torch.func import functional_call
 from edgecompress.errors import ConfigError
 from edgecompress.search.descent import Tensors
 from edgecompress.search.image_pool import ImagePool, step_indices, task_loss
-from edgecompress.search.mixed_layers import Supernet
+from edgecompress.search.mixed_layers import Supernet, in_order
 from edgecompress.search.parallel import processes
 from edgecompress.search.rarts import Lagrangian, Point, StepSizes, half_price_step
 from edgecompress.search.theta import Space, gumbel, step_generator
@@ -89,7 +89,7 @@ def _run(
 ) -> Tensor:
     for layer, own in zip(supernet.layers, probabilities, strict=True):
         layer.weights = own
-    found: Tensor = functional_call(supernet.module, dict(weights), (images,))
+    found: Tensor = functional_call(supernet.module, dict(weights), (in_order(images, supernet.layers),))
     return found
 
 

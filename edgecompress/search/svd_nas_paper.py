@@ -111,7 +111,7 @@ class SampledLayer(nn.Module):
     def _one(self, x: Tensor, place: int) -> Tensor:
         op = self.mixture.op
         weights = F.one_hot(torch.tensor(place), self.mixture.size).to(x.dtype)
-        kernel = mixed_kernel(self.mixture, weights)
+        kernel = mixed_kernel(self.mixture, weights).contiguous()  # the order the authors' code works in
         if op.kind == "linear":
             return F.linear(x, kernel.flatten(1))
         return F.conv2d(x, kernel, None, op.stride, op.padding, op.dilation)
