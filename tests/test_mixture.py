@@ -128,3 +128,21 @@ def test_memory_of_factors_does_not_grow_with_the_number_of_ranks():
     one = make_mixture(layer, kernel, every[-1:], fill, small_bytes=0)
     assert len(every) > 10
     assert many.nbytes == one.nbytes
+
+
+def test_factors_in_half_precision_give_nearly_the_same_kernel_and_gradients():
+    layer, kernel = conv("layer", 16, 16), kernel_of(conv("layer", 16, 16))
+    candidates = list(lowrank.METHOD.candidates(layer))
+    fill = filling(layer, kernel)
+    found = []
+    for factor_dtype in (None, torch.bfloat16):
+        mixture = make_mixture(layer, kernel, candidates, fill, factor_dtype=factor_dtype, small_bytes=0)
+        torch.manual_seed(0)
+        weights = torch.randn(mixture.size).softmax(0).requires_grad_()
+        mixed = mixed_kernel(mixture, weights)
+        torch.manual_seed(1)
+        (mixed * torch.randn_like(mixed)).sum().backward()
+        found.append((mixed.detach(), weights.grad))
+    for exact, rounded in zip(*found, strict=True):
+        assert exact.dtype == rounded.dtype == torch.float32
+        assert 0 < float((exact - rounded).norm()) < 0.01 * float(exact.norm())

@@ -17,6 +17,9 @@ from edgecompress.nets.modules import layer_named, replace_, zero_image
 from edgecompress.search.contract import Problem
 from edgecompress.search.mixture import Mixture, make_mixture, mixed_kernel
 
+LARGE_KERNEL = 1 << 18
+"""From this many weights on, products with factors take long enough to make them in half precision."""
+
 
 class MixedLayer(nn.Module):
     """A convolution or linear layer whose kernel is a mixture; its weights are set before each pass."""
@@ -76,12 +79,28 @@ def make_supernet(
         dense = layer_named(network, name)
         kernel, dtype = problem.kernels[name], dense.get_parameter("weight").dtype
         mixture = make_mixture(
-            options.layer, kernel, options.candidates, fill, scale=scales.get(name), dtype=dtype
+            options.layer,
+            kernel,
+            options.candidates,
+            fill,
+            scale=scales.get(name),
+            dtype=dtype,
+            factor_dtype=_factor_dtype(kernel, dtype),
         )
         layers.append(MixedLayer(mixture, cast(Tensor | None, dense.bias)))
         replace_(network, name, layers[-1])
     _settle_order_(network, layers, input_shape)
     return Supernet(network, tuple(layers))
+
+
+def _factor_dtype(kernel: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Returns bfloat16 for large kernels where the processor multiplies it, which is twice as fast.
+
+    What it rounds off, a quarter of a per cent, is far less than what the ranks in question differ by.
+    """
+    known = torch.cpu.get_capabilities()
+    fast = known.get("avx512_bf16", False) or known.get("amx_bf16", False)
+    return torch.bfloat16 if fast and dtype == torch.float32 and kernel.numel() >= LARGE_KERNEL else dtype
 
 
 @torch.no_grad()

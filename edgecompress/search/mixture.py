@@ -89,12 +89,14 @@ def make_mixture(
     *,
     scale: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
+    factor_dtype: torch.dtype | None = None,
     small_bytes: int = SMALL_BYTES,
     negligible: float = NEGLIGIBLE,
 ) -> Mixture:
     """Prepares the mixture of a layer's dense kernel and its candidates, which get the places 1, 2, ...
 
     `scale` multiplies the output channels: that of a batch norm which is folded into the layer.
+    `factor_dtype` is that of the factors and of products with them, if not `dtype` as all the rest.
     """
     each = torch.ones(len(kernel), dtype=kernel.dtype) if scale is None else scale.to(kernel.dtype)
     itemsize = torch.empty(0, dtype=dtype).itemsize
@@ -103,7 +105,9 @@ def make_mixture(
     for (method, name), group in itertools.groupby(enumerate(candidates, 1), key=_family_of):
         members = list(group)
         if method == "lowrank" and not small:
-            families.append(_truncations(layer, family_named(name), members, fill, each, dtype))
+            families.append(
+                _truncations(layer, family_named(name), members, fill, each, factor_dtype or dtype)
+            )
         else:
             rows += [equivalent_kernel(c.blocks[0], fill(c)).reshape_as(kernel) for _, c in members]
             places += [place for place, _ in members]
@@ -181,7 +185,7 @@ def _forward(mixture: Mixture, weights: Tensor) -> Tensor:
 def _add_product_(total: Tensor, one: Truncations, z: Tensor) -> None:
     left, right = one.left[..., : len(z)] * z, one.right[:, : len(z)]
     matrices = _matrices(one.family, total)
-    if matrices.is_contiguous():
+    if matrices.is_contiguous() and matrices.dtype == left.dtype:
         matrices.baddbmm_(left, right)
     else:
         matrices += (left @ right).reshape(matrices.shape)
@@ -206,6 +210,7 @@ def _backward(mixture: Mixture, weights: Tensor, gradient: Tensor) -> Tensor:
     found = weights.new_zeros(mixture.size)
     by_kernel = gradient.permute(0, 2, 3, 1).contiguous()
     found[mixture.places] = (mixture.kernels @ by_kernel.flatten()).to(found.dtype)
+    by_kernel = by_kernel.to(mixture.families[0].left.dtype) if mixture.families else by_kernel
     for one in mixture.families:
         used = len(_gates(one, weights, mixture.negligible))
         if used:
@@ -227,6 +232,7 @@ def _gates(one: Truncations, weights: Tensor, negligible: float) -> Tensor:
 def _by_rank(one: Truncations, matrices: Tensor, used: int) -> Tensor:
     """Returns left_j^T M right_j^T for each rank j, summed over slices; the smaller product is made."""
     left, right = one.left[..., :used], one.right[:, :used]
+    total = left.dtype if left.dtype == torch.float64 else torch.float32  # sums of half precision
     if left.shape[1] <= right.shape[2]:
-        return ((matrices @ right.mT) * left).sum((0, 1))
-    return ((left.mT @ matrices) * right).sum((0, 2))
+        return ((matrices @ right.mT) * left).sum((0, 1), dtype=total)
+    return ((left.mT @ matrices) * right).sum((0, 2), dtype=total)
