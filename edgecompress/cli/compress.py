@@ -20,69 +20,30 @@ def compress(
         ),
     ],
     weights: opt.Weights = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE", help="Images to calibrate and choose with; see `edgecompress list data`."
-        ),
-    ] = None,
-    report_data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="Other images to report accuracy on; otherwise some of --data are set aside.",
-        ),
-    ] = None,
+    data: opt.Data = None,
+    report_data: opt.ReportData = None,
     budget: opt.Budget = "macs=50%",
-    methods: Annotated[
-        str, typer.Option(metavar="A,B", help="Ways to rewrite layers; see `edgecompress list methods`.")
-    ] = "lowrank",
-    families: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these families of the methods, as S2,S4.")
-    ] = None,
+    methods: opt.Methods = "lowrank",
+    families: opt.Families = None,
     rank_selection: Annotated[
         str,
         typer.Option(metavar="NAME", help="How ranks are chosen; see `edgecompress list rank-selections`."),
     ] = "exact",
-    factors: Annotated[
-        str, typer.Option(metavar="NAME", help="How factors are found; see `edgecompress list factors`.")
-    ] = "aware",
-    refit: Annotated[
-        bool, typer.Option(help="Fit the factors to the dense layers' outputs, first layer to last.")
-    ] = True,
+    factors: opt.Factors = "aware",
+    refit: opt.Refit = True,
     refit_factors: Annotated[
         str, typer.Option(metavar="both|second", help="All factors together, or the last one exactly.")
     ] = "both",
     local_search: Annotated[bool, typer.Option(help="Improve the ranks by the true loss.")] = True,
-    batch_norm: Annotated[
-        str,
-        typer.Option(metavar="auto|keep|correct", help="Batch-norm statistics; auto keeps what is better."),
-    ] = "auto",
-    layers: Annotated[
-        str, typer.Option(metavar="paper|all|PATTERNS", help="Layers to rewrite, as layer1.*,layer2.*.")
-    ] = "paper",
-    calibration_images: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Images for statistics, no labels; 512, or 2/5 of a small set."
-        ),
-    ] = None,
-    selection_images: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Images for choosing, no labels; 512, or 1/5 of a small set."),
-    ] = None,
-    report_images: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="Images to report accuracy on; all that are left when not given."
-        ),
-    ] = None,
+    batch_norm: opt.BatchNorm = "auto",
+    layers: opt.Layers = "paper",
+    calibration_images: opt.CalibrationImages = None,
+    selection_images: opt.SelectionImages = None,
+    report_images: opt.ReportImages = None,
     input_size: opt.InputSize = None,
     channels: opt.Channels = None,
-    mean: Annotated[
-        str | None, typer.Option(metavar="M,M,M", help="Mean per channel, for values of 0 to 1.")
-    ] = None,
-    std: Annotated[str | None, typer.Option(metavar="S,S,S", help="Standard deviation per channel.")] = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
     classes: opt.Classes = None,
     seed: opt.Seed = 0,
     name: opt.RunName = None,

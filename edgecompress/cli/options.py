@@ -67,6 +67,55 @@ Channels = Annotated[
 Classes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Classes the model tells apart.")]
 Budget = Annotated[str, typer.Option(metavar="LIMIT", help="macs=50%, params=1.2M, macs=0.3G or ms=12.5.")]
 
+Data = Annotated[
+    str | None,
+    typer.Option(metavar="SOURCE", help="Images, labels not needed; see `edgecompress list data`."),
+]
+ReportData = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SOURCE", help="Other images to report accuracy on; otherwise some of --data are set aside."
+    ),
+]
+Methods = Annotated[
+    str, typer.Option(metavar="A,B", help="Ways to rewrite layers; see `edgecompress list methods`.")
+]
+Families = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Only these families of the methods, as S2,S4.")
+]
+Factors = Annotated[
+    str, typer.Option(metavar="NAME", help="How factors are found; see `edgecompress list factors`.")
+]
+Refit = Annotated[
+    bool, typer.Option(help="Fit the factors to the dense layers' outputs, first layer to last.")
+]
+BatchNorm = Annotated[
+    str, typer.Option(metavar="auto|keep|correct", help="Batch-norm statistics; auto keeps what is better.")
+]
+Layers = Annotated[
+    str, typer.Option(metavar="paper|all|PATTERNS", help="Layers to rewrite, as layer1.*,layer2.*.")
+]
+CalibrationImages = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Images for statistics, no labels; 512, or 2/5 of a small set."),
+]
+SelectionImages = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="Images for choosing, no labels; 512, or 1/5 of a small set."),
+]
+ReportImages = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="Images to report accuracy on; all that are left when not given."),
+]
+Mean = Annotated[str | None, typer.Option(metavar="M,M,M", help="Mean per channel, for values of 0 to 1.")]
+Std = Annotated[str | None, typer.Option(metavar="S,S,S", help="Standard deviation per channel.")]
+LatencyTable = Annotated[
+    str, typer.Option(metavar="TABLE", help="Of a device: a file, or one we ship; see `latency build`.")
+]
+TargetSpeedup = Annotated[
+    float | None, typer.Option(metavar="X", help="Times as fast as the dense model; 1.5 by default.")
+]
+
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
     """Reads `224x224`, also written `224,224`.

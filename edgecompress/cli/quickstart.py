@@ -15,12 +15,8 @@ def quickstart(
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="A network that comes with its weights and data.")
     ] = "zoo:fashion_resnet",
-    latency_table: Annotated[
-        str, typer.Option(metavar="TABLE", help="Of a device: a file, or one we ship.")
-    ] = "pixel4.json",
-    target_speedup: Annotated[
-        float | None, typer.Option(metavar="X", help="Times as fast as the dense model; 1.5 by default.")
-    ] = None,
+    latency_table: opt.LatencyTable = "pixel4.json",
+    target_speedup: opt.TargetSpeedup = None,
     budget: Annotated[
         str | None, typer.Option(metavar="LIMIT", help="Instead of a speed-up, as ms=60% or macs=50%.")
     ] = None,

@@ -16,16 +16,11 @@ def search(
         str,
         typer.Option("--model", "-m", metavar="MODEL", help="As for `compress`; the embedded network."),
     ] = "zoo:fashion_resnet",
-    latency_table: Annotated[
-        str,
-        typer.Option(metavar="TABLE", help="Of your device: a file, or one we ship; see `latency build`."),
-    ] = "pixel4.json",
+    latency_table: opt.LatencyTable = "pixel4.json",
     target_ms: Annotated[
         float | None, typer.Option(metavar="MS", help="Milliseconds the device may take.")
     ] = None,
-    target_speedup: Annotated[
-        float | None, typer.Option(metavar="X", help="Times as fast as the dense model; 1.5 by default.")
-    ] = None,
+    target_speedup: opt.TargetSpeedup = None,
     max_drop: Annotated[
         float | None,
         typer.Option(metavar="PP", help="The fastest that loses at most so many percentage points."),
@@ -40,47 +35,21 @@ def search(
         str, typer.Option(metavar="NAME", help="How; see `edgecompress list searches`.")
     ] = "hybrid",
     weights: opt.Weights = None,
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="SOURCE", help="Images, labels not needed; see `edgecompress list data`."),
-    ] = None,
-    report_data: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Other images to report accuracy on.")
-    ] = None,
-    methods: Annotated[
-        str, typer.Option(metavar="A,B", help="Ways to rewrite layers; see `edgecompress list methods`.")
-    ] = "lowrank",
-    families: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these families of the methods, as S2,S4.")
-    ] = None,
-    factors: Annotated[
-        str, typer.Option(metavar="NAME", help="How factors are found; see `edgecompress list factors`.")
-    ] = "aware",
-    refit: Annotated[
-        bool, typer.Option(help="Fit the factors to the dense layers' outputs, first layer to last.")
-    ] = True,
-    batch_norm: Annotated[
-        str,
-        typer.Option(metavar="auto|keep|correct", help="Batch-norm statistics; auto keeps what is better."),
-    ] = "auto",
-    layers: Annotated[
-        str, typer.Option(metavar="paper|all|PATTERNS", help="Layers to rewrite, as layer1.*,layer2.*.")
-    ] = "paper",
-    calibration_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Images for statistics; 512 of a large set.")
-    ] = None,
-    selection_images: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Images for choosing; 512 of a large set.")
-    ] = None,
-    report_images: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Images to report on; all that are left.")
-    ] = None,
+    data: opt.Data = None,
+    report_data: opt.ReportData = None,
+    methods: opt.Methods = "lowrank",
+    families: opt.Families = None,
+    factors: opt.Factors = "aware",
+    refit: opt.Refit = True,
+    batch_norm: opt.BatchNorm = "auto",
+    layers: opt.Layers = "paper",
+    calibration_images: opt.CalibrationImages = None,
+    selection_images: opt.SelectionImages = None,
+    report_images: opt.ReportImages = None,
     input_size: opt.InputSize = None,
     channels: opt.Channels = None,
-    mean: Annotated[
-        str | None, typer.Option(metavar="M,M,M", help="Mean per channel, for values of 0 to 1.")
-    ] = None,
-    std: Annotated[str | None, typer.Option(metavar="S,S,S", help="Standard deviation per channel.")] = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
     classes: opt.Classes = None,
     rounds: Annotated[
         int | None,
