@@ -66,7 +66,15 @@ def test_when_one_fails_the_others_end_and_its_error_is_shown():
     assert eventually_alone()
 
 
-def test_ctrl_c_ends_all():
+@pytest.fixture
+def interruptible():
+    """Shells start programs in the background deaf to Ctrl-C; this one listens."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_all(interruptible):
     steps, going = [], threading.Event()
 
     def task(name, progress):
