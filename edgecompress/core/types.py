@@ -94,6 +94,56 @@ class Candidate(Record):
         return self
 
 
+Axis = Literal["inputs", "outputs", "channels", "head_dim"]
+"""Of a module: what it reads, what it makes, both at once (batch norm, depthwise), or its own number."""
+
+
+class Cut(Record):
+    """Where the units of a group lie along one axis of a module.
+
+    Entries from `offset` on belong to the group: all units one after the other, each with `run` entries, and
+    that `repeats` times. A fused projection to queries, keys and values repeats the units of a head 3 x heads
+    times; a linear layer after a flattened 7 x 7 map has runs of 49.
+    """
+
+    module: str
+    axis: Axis
+    repeats: AtLeast1 = 1
+    run: AtLeast1 = 1
+    offset: AtLeast0 = 0
+
+
+class Group(Record):
+    """Channels or dimensions that exist together: taking one away changes all of `cuts`."""
+
+    name: str
+    """Of the module that makes them; of the first where there are several."""
+    kind: Literal["channels", "hidden", "head_dim"]
+    """Of feature maps, of an MLP, or of every head of an attention."""
+    width: AtLeast1
+    """How many units there are."""
+    cuts: tuple[Cut, ...]
+    gates: tuple[Cut, ...]
+    """Outputs of modules through which all that is read of a unit has passed: where these are zero, the unit
+    can be taken away and nothing changes."""
+
+
+class Narrowing(Record):
+    """A group with fewer units."""
+
+    group: str
+    kind: Literal["channels", "hidden", "head_dim"]
+    before: AtLeast1
+    after: AtLeast1
+    cuts: tuple[Cut, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _gets_narrower(self) -> Narrowing:
+        if self.after >= self.before:
+            raise ValueError(f"{self.after} of {self.before} units is not narrower")
+        return self
+
+
 class Preprocess(Record):
     """How an image becomes a tensor: resize the short side, crop the centre, (x/255 - mean) / std."""
 
@@ -129,6 +179,10 @@ class Plan(Record):
 
     format_version: Literal[1] = 1
     model: ModelRef
+    attention_rewritten: bool = False
+    """Whether self-attention was put in terms of plain layers before all else."""
+    narrowings: tuple[Narrowing, ...] = ()
+    """What was taken away, before `choices` were put in place."""
     choices: tuple[Candidate, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     """Layers no method could take, each with the reason."""

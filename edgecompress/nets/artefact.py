@@ -14,7 +14,9 @@ from torch import nn
 from edgecompress.core.store import read_record, write_record
 from edgecompress.core.types import Plan
 from edgecompress.errors import ArtefactError, ModelError
+from edgecompress.nets.attention_rewrite import rewrite_attention_
 from edgecompress.nets.modules import block_module, replace_
+from edgecompress.nets.narrowing import narrow_like_
 from edgecompress.nets.sources import build_module
 
 PLAN_FILE = "plan.json"
@@ -66,7 +68,10 @@ def read_plan(directory: Path) -> Plan:
 
 
 def rewrite_(network: nn.Module, plan: Plan) -> None:
-    """Puts the blocks of a plan in place of the layers it names, with random weights."""
+    """Takes away what a plan does and puts its blocks in place of layers, with random weights."""
+    if plan.attention_rewritten:
+        rewrite_attention_(network, plan.model.input_shape)
+    narrow_like_(network, plan.narrowings)
     for choice in plan.choices:
         for name, block in zip(choice.layers, choice.blocks, strict=True):
             replace_(network, name, block_module(block))
