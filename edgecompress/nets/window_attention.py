@@ -1,8 +1,8 @@
 """The modules of torchvision's Swin v1 for one size of map, on tensors of at most four dimensions.
 
 torchvision cuts windows through tensors of six dimensions, builds the shift mask anew in every pass and
-merges patches by slices with a stride. For a fixed size the mask and the relative position bias are one
-constant, and windows and patches are cut by transposes of four dimensions.
+merges patches by slices with a stride. For a fixed size the mask is a constant, the relative position bias
+follows from its table alone, and windows and patches are cut by transposes of four dimensions.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ class Windows:
 class WindowAttention(nn.Module):
     """Multi-head self-attention within windows of a map (N, height, width, channels) of one size.
 
-    `bias` is added to the scores: the relative position bias, and the shift mask where there is a shift.
-    It is (1 or windows, heads, tokens, tokens). The other arguments are those of `Attention`.
+    `table` (offsets, heads) is the relative position bias and `index` says which of its rows two tokens of a
+    window take: exporters fold both into a constant, and the table can still be trained. The other arguments
+    are those of `Attention`.
     """
 
-    bias: Tensor
+    index: Tensor
+    mask: Tensor | None
 
     def __init__(
         self,
@@ -64,7 +66,8 @@ class WindowAttention(nn.Module):
         head_dim: int,
         scale: float,
         windows: Windows,
-        bias: Tensor,
+        table: nn.Parameter,
+        index: Tensor,
     ) -> None:
         super().__init__()
         self.qkv = qkv
@@ -73,7 +76,17 @@ class WindowAttention(nn.Module):
         self.head_dim = head_dim
         self.scale = scale
         self.windows = windows
-        self.register_buffer("bias", bias)
+        self.table = table
+        mask = _shift_mask(windows).to(table) if any(windows.shift) else None
+        self.register_buffer("index", index, persistent=False)
+        self.register_buffer("mask", mask, persistent=False)
+
+    @property
+    def bias(self) -> Tensor:
+        """What is added to the scores (1 or windows, heads, tokens, tokens): position bias and shift mask."""
+        tokens = self.windows.tokens
+        position = self.table.index_select(0, self.index).T.reshape(1, self.heads, tokens, tokens)
+        return position if self.mask is None else position + self.mask
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns a map of the same shape.
@@ -85,8 +98,9 @@ class WindowAttention(nn.Module):
             raise ModelError(f"got a map of {tuple(x.shape[1:3])}, made for {self.windows.size}")
         tokens = cut(x, self.windows)
         # one image is what gets exported; more need the windows' masks once per image
-        several = x.shape[0] > 1 and self.bias.shape[0] > 1
-        bias = self.bias.repeat(x.shape[0], 1, 1, 1) if several else self.bias
+        bias = self.bias
+        if x.shape[0] > 1 and bias.shape[0] > 1:
+            bias = bias.repeat(x.shape[0], 1, 1, 1)
         mixed, _ = attend(
             self.qkv(tokens), heads=self.heads, head_dim=self.head_dim, scale=self.scale, bias=bias
         )
@@ -138,7 +152,7 @@ def _is_of_swin(module: nn.Module, name: str) -> bool:
 def from_shifted_window(module: nn.Module, size: Size) -> WindowAttention:
     """Returns what computes the same as a window attention of torchvision on maps of `size`.
 
-    The linear layers are taken over, not copied; dropout is left out.
+    The linear layers and the table are taken over, not copied; dropout is left out.
 
     Raises:
         UnsupportedLayer: it is another module.
@@ -147,7 +161,6 @@ def from_shifted_window(module: nn.Module, size: Size) -> WindowAttention:
         raise UnsupportedLayer(f"{type(module).__name__} is not the attention of torchvision's Swin v1")
     swin = cast(Any, module)
     windows = _windows(size, tuple(swin.window_size), tuple(swin.shift_size))
-    position = cast(Tensor, swin.get_relative_position_bias()).detach()  # (1, heads, tokens, tokens)
     head_dim = swin.qkv.in_features // swin.num_heads
     attention = WindowAttention(
         swin.qkv,
@@ -156,7 +169,8 @@ def from_shifted_window(module: nn.Module, size: Size) -> WindowAttention:
         head_dim=head_dim,
         scale=head_dim**-0.5,
         windows=windows,
-        bias=position + _shift_mask(windows).to(position) if any(windows.shift) else position,
+        table=swin.relative_position_bias_table,
+        index=swin.relative_position_index.flatten().clone(),
     )
     return attention.train(module.training)
 
