@@ -13,9 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from edgecompress.errors import ModelError, UnsupportedLayer
+from edgecompress.nets.probing import gives, random_like, with_random_weights
 
 _TIMM_CLASSES = ("timm.layers.attention.Attention", "timm.models.vision_transformer.Attention")
 """Where timm keeps the attention of its plain vision transformers, in newer and in older versions."""
+
+_HEADS = ("num_heads", "heads", "n_heads")
+"""What others call the number of heads."""
 
 
 class Attention(nn.Module):
@@ -139,6 +143,48 @@ def from_timm(module: nn.Module) -> Attention:
         raise UnsupportedLayer("Attention normalises or gates inside, which cannot be rewritten")
     attention = Attention(timm.qkv, timm.proj, heads=timm.num_heads, head_dim=timm.head_dim, scale=timm.scale)
     return attention.train(module.training)
+
+
+def is_fused_attention(module: nn.Module) -> bool:
+    """Tells whether a module of an unknown class has the parts of an `Attention`."""
+    known = isinstance(module, Attention) or is_timm_attention(module)
+    parts = all(isinstance(getattr(module, name, None), nn.Module) for name in ("qkv", "proj"))
+    return parts and not known and _heads_of(module) is not None
+
+
+def from_fused(module: nn.Module, tokens: int) -> Attention:
+    """Returns an `Attention` of the layers `qkv` and `proj` of a module of an unknown class.
+
+    Whether that computes the same is tried: both run with random weights on so many random tokens, so the
+    answer does not depend on the weights of today. The layers are taken over, not copied; dropout is left
+    out.
+
+    Raises:
+        UnsupportedLayer: it does not compute the same, or its parts do not make an attention.
+    """
+    attention, trial = _of_parts(module), with_random_weights(module)
+    x = random_like(module, (2, tokens, cast(nn.Linear, attention.qkv).in_features))
+    if not gives(trial, x, _of_parts(trial)(x)):
+        raise UnsupportedLayer("does more or other than plain self-attention of its qkv and proj")
+    return attention.train(module.training)
+
+
+def _of_parts(module: nn.Module) -> Attention:
+    qkv, proj, heads = cast(nn.Linear, module.qkv), cast(nn.Linear, module.proj), _heads_of(module)
+    if not isinstance(qkv, nn.Linear) or not isinstance(proj, nn.Linear) or heads is None:
+        raise UnsupportedLayer("qkv and proj are not linear layers")
+    if qkv.out_features % (3 * heads) or qkv.out_features != 3 * proj.in_features:
+        widths = f"{qkv.out_features} outputs of qkv and {proj.in_features} inputs of proj"
+        raise UnsupportedLayer(f"{heads} heads do not divide {widths}")
+    head_dim = qkv.out_features // (3 * heads)
+    scale = getattr(module, "scale", None)
+    scale = float(scale) if isinstance(scale, int | float) else head_dim**-0.5
+    return Attention(qkv, proj, heads=heads, head_dim=head_dim, scale=scale)
+
+
+def _heads_of(module: nn.Module) -> int | None:
+    found = (getattr(module, name, None) for name in _HEADS)
+    return next((heads for heads in found if isinstance(heads, int) and heads > 0), None)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable
 from typing import cast
@@ -11,10 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from edgecompress.errors import UnsupportedLayer
-from edgecompress.nets.attention import from_multihead, from_timm, is_timm_attention
+from edgecompress.nets.attention import (
+    from_fused,
+    from_multihead,
+    from_timm,
+    is_fused_attention,
+    is_timm_attention,
+)
 from edgecompress.nets.folding import exchange_
 from edgecompress.nets.modules import zero_image
 from edgecompress.nets.window_attention import (
+    WindowAttention,
     from_patch_merging,
     from_shifted_window,
     is_patch_merging,
@@ -24,20 +30,68 @@ from edgecompress.nets.window_attention import (
 Call = tuple[tuple[object, ...], dict[str, object]]
 """Positional and named arguments."""
 
+Refused = tuple[tuple[str, str], ...]
+"""Names of modules, each with the reason."""
 
-def rewrite_attention_(network: nn.Module, input_shape: tuple[int, int, int]) -> None:
-    """Exchanges attention modules for equal ones of `nets.attention`, in place; others stay.
+_NEEDED = "the model needs this very module"
 
+
+def rewrite_attention_(network: nn.Module, input_shape: tuple[int, int, int]) -> Refused:
+    """Exchanges attention modules for equal ones of `nets.attention`, in place; returns which stay, and why.
+
+    Taken are `nn.MultiheadAttention`, the attention of torchvision's ViT and Swin v1 and of timm's vision
+    transformers, and modules of any class that have layers `qkv` and `proj` and prove to compute the same.
     The network must be in eval mode; it is run once on a black image to see how it calls them.
     """
+    replaced, refused = _rewrites(network, input_shape)
+    exchange_(network, replaced)
+    foreign = {old: new for old, new in replaced.items() if is_fused_attention(old)}
+    reason = _failure(network, input_shape) if foreign else None
+    if reason is not None:
+        exchange_(network, {new: old for old, new in foreign.items()})
+        refused |= dict.fromkeys(foreign, f"{_NEEDED}: {reason}")
+    return _named(network, refused)
+
+
+def attention_left(network: nn.Module, input_shape: tuple[int, int, int]) -> Refused:
+    """Returns what `rewrite_attention_` has not rewritten, and why; the network stays as it is."""
+    replaced, refused = _rewrites(network, input_shape)
+    left = dict.fromkeys(replaced, "was not rewritten") | refused
+    return _named(network, {module: why for module, why in left.items() if not is_patch_merging(module)})
+
+
+def _rewrites(
+    network: nn.Module, input_shape: tuple[int, int, int]
+) -> tuple[dict[nn.Module, nn.Module], dict[nn.Module, str]]:
+    """Returns what can take the place of modules, and why others stay."""
     kinds = [module for module in network.modules() if _rewriter(module) is not None]
+    calls = _calls(network, kinds, input_shape)
     replaced: dict[nn.Module, nn.Module] = {}
-    for module, calls in _calls(network, kinds, input_shape).items():
+    refused: dict[nn.Module, str] = {}
+    for module in kinds:
         rewrite = _rewriter(module)
         assert rewrite is not None
-        with contextlib.suppress(UnsupportedLayer):
-            replaced[module] = rewrite(module, calls)
-    exchange_(network, replaced)
+        try:
+            if module not in calls:
+                raise UnsupportedLayer("is never called")
+            replaced[module] = rewrite(module, calls[module])
+        except UnsupportedLayer as error:
+            refused[module] = str(error)
+    return replaced, refused
+
+
+def _named(network: nn.Module, refused: dict[nn.Module, str]) -> Refused:
+    return tuple((name, refused[module]) for name, module in network.named_modules() if module in refused)
+
+
+@torch.no_grad()
+def _failure(network: nn.Module, input_shape: tuple[int, int, int]) -> str | None:
+    """Returns why a network no longer runs; parents may read attributes of the module that was exchanged."""
+    try:
+        network(zero_image(network, input_shape))
+    except (AttributeError, TypeError) as error:
+        return str(error).strip().partition("\n")[0]
+    return None
 
 
 def _rewriter(module: nn.Module) -> Callable[[nn.Module, list[Call]], nn.Module] | None:
@@ -47,7 +101,10 @@ def _rewriter(module: nn.Module) -> Callable[[nn.Module, list[Call]], nn.Module]
         return _timm
     if is_shifted_window(module):
         return _shifted_window
-    return _patch_merging if is_patch_merging(module) else None
+    if is_patch_merging(module):
+        return _patch_merging
+    is_ours = isinstance(module, WindowAttention)
+    return _fused if is_fused_attention(module) and not is_ours else None
 
 
 @torch.no_grad()
@@ -90,6 +147,13 @@ def _timm(module: nn.Module, calls: list[Call]) -> nn.Module:
 def _refuse_masks(options: list[object]) -> None:
     if any(option is not None and option is not False for option in options):
         raise UnsupportedLayer("is called with a mask")
+
+
+def _fused(module: nn.Module, calls: list[Call]) -> nn.Module:
+    for args, kwargs in calls:
+        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or args[0].ndim != 3:
+            raise UnsupportedLayer("is not called with tokens (images, tokens, width) alone")
+    return from_fused(module, max(cast(Tensor, args[0]).shape[1] for args, _ in calls))
 
 
 def _shifted_window(module: nn.Module, calls: list[Call]) -> nn.Module:
