@@ -1,0 +1,1 @@
+"""Scores of channels and dimensions: one file per rule, one `SCORES` constant in each."""
