@@ -15,6 +15,7 @@ from edgecompress.cli.latency import app as latency
 from edgecompress.cli.look import doctor, inspect, list_
 from edgecompress.cli.quickstart import quickstart
 from edgecompress.cli.search import resume, search
+from edgecompress.cli.topology import topology
 
 app = typer.Typer(
     name="edgecompress",
@@ -33,6 +34,7 @@ app.command("inspect")(inspect)
 app.command("compress")(compress)
 app.command("search")(search)
 app.command("resume")(resume)
+app.command("topology")(topology)
 app.command("export")(export)
 app.command("bench")(bench)
 app.add_typer(latency, name="latency")

@@ -3,6 +3,7 @@
     zoo:resnet20                 a model of `edgecompress list models`
     torchvision:resnet34         any classifier of torchvision, weights not included
     timm:mobilenetv3_small_100   any network of timm (needs the timm extra), weights not included
+    cells:genotype.json          a network of searched cells, as `edgecompress topology` finds them
     python:pkg.mod:factory       a function or class of an importable module, called without arguments
     path/to/file.py:factory      the same in a file; `path/to/file.py` alone means the factory `model`
 
@@ -21,11 +22,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from edgecompress.core.genotype import code_of
 from edgecompress.core.plugins import discover, pick
 from edgecompress.core.store import sha256_of
 from edgecompress.core.types import ModelRef, Preprocess, Size
 from edgecompress.errors import ConfigError, ModelError
 from edgecompress.nets import libraries, user_code, zoo
+from edgecompress.nets.cell_networks import derived_network, read_genotype
 from edgecompress.nets.entries import Entry
 from edgecompress.nets.trial import Trial, replaceable_layers, run_once
 from edgecompress.nets.weights import PICKLE_SUFFIXES, SAFETENSORS_SUFFIX, load_weights_
@@ -166,6 +169,17 @@ def _timm_place(name: str) -> _Place:
     )
 
 
+def _cells_place(name: str) -> _Place:
+    genotype = read_genotype(name)
+    channels, height, width = genotype.image
+    plus_minus_one = Preprocess(size=(height, width), mean=(0.5,) * channels, std=(0.5,) * channels)
+    return _Place(
+        source=f"cells:{code_of(genotype)}",  # says everything: the file may move or go
+        build=lambda classes: derived_network(genotype, classes=classes),
+        preprocess=lambda module: plus_minus_one,
+    )
+
+
 def _python_place(name: str) -> _Place:
     source, (module, _, factory) = f"python:{name}", name.partition(":")
     if not module or not factory:
@@ -192,6 +206,7 @@ _PLACES: Mapping[str, Callable[[str], _Place]] = {
     "zoo": _zoo_place,
     "torchvision": _torchvision_place,
     "timm": _timm_place,
+    "cells": _cells_place,
     "python": _python_place,
 }
 
