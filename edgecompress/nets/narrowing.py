@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -44,6 +46,32 @@ def narrow_like_(model: nn.Module, narrowings: Sequence[Narrowing]) -> None:
         ModelError: it is not the network the plan was made for.
     """
     _cut_(model, narrowings, {one.group: range(one.after) for one in narrowings})
+
+
+@contextlib.contextmanager
+def zeroed(model: nn.Module, groups: Iterable[Group], kept: Kept) -> Iterator[None]:
+    """Makes all units that are not kept zero at the gates of their groups, for as long as it lasts.
+
+    Raises:
+        ModelError: a gate is not there.
+    """
+    handles = []
+    for group in groups:
+        gone = sorted(set(range(group.width)) - set(kept.get(group.name, range(group.width))))
+        for cut in group.gates:
+            lost, module = entries(cut, gone, group.width), layer_named(model, cut.module)
+            dim = -1 if isinstance(module, nn.Linear) else 1
+            hook = functools.partial(_without, lost=lost, dim=dim)
+            handles.append(module.register_forward_hook(hook))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _without(module: nn.Module, inputs: object, output: Tensor, *, lost: Tensor, dim: int) -> Tensor:
+    return output.index_fill(dim, lost, 0)
 
 
 def entries(cut: Cut, units: Sequence[int], width: int) -> Tensor:
@@ -114,10 +142,10 @@ def _select_(module: nn.Module, names: Iterable[str], dim: int, kept: Tensor) ->
     for name in names:
         tensor = getattr(module, name, None)
         if isinstance(tensor, nn.Parameter):
-            smaller = tensor.detach().index_select(dim, kept).clone()
+            smaller = tensor.detach().index_select(dim, kept)
             setattr(module, name, nn.Parameter(smaller, requires_grad=tensor.requires_grad))
         elif isinstance(tensor, Tensor):
-            setattr(module, name, tensor.index_select(dim, kept).clone())
+            setattr(module, name, tensor.index_select(dim, kept))
 
 
 def _set_sizes_(module: nn.Module, names: Iterable[str], size: int) -> None:
