@@ -27,7 +27,7 @@ def topology(
     channels: Annotated[int, typer.Option(min=1, metavar="N", help="Of the first cells.")] = 4,
     cells: Annotated[int, typer.Option(min=3, metavar="N", help="In all; nats takes 3, 6, 9, ...")] = 3,
     steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of the search; 100 when not given.")
+        int | None, typer.Option(min=1, metavar="N", help="Of the search; 60 when not given.")
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Instead of --steps: times through the images.")

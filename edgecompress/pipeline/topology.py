@@ -39,7 +39,7 @@ from edgecompress.search.topology import Method, Searched, TopologySettings, sea
 GENOTYPE_FILE = "genotype.json"
 RESULT_FILE = "topology.json"
 LATENCY_FILE = "latency.json"
-STEPS = 100
+STEPS = 60
 TRAIN_STEPS = 200
 
 POOLS = "pools: no table has them; each counts as a depthwise convolution of its window, an estimate"

