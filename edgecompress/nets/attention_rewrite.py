@@ -120,7 +120,8 @@ def _calls(
         for module in modules
     ]
     try:
-        network(zero_image(network, input_shape))
+        if modules:
+            network(zero_image(network, input_shape))
     finally:
         for handle in handles:
             handle.remove()

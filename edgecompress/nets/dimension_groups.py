@@ -13,7 +13,7 @@ from torch import nn
 
 from edgecompress.core.types import Cut, Group
 from edgecompress.errors import UnsupportedLayer
-from edgecompress.nets.attention import Attention
+from edgecompress.nets.attention import AsMultihead, Attention
 from edgecompress.nets.attention_rewrite import Refused, attention_left
 from edgecompress.nets.hidden_flow import Flow, follow
 from edgecompress.nets.modules import op_of
@@ -23,7 +23,7 @@ from edgecompress.nets.window_attention import WindowAttention
 _SEPARATE = ("q", "k", "v", "proj")
 """Linear layers of an attention that has one each for queries, keys and values."""
 
-_STUCK = "the model does not compute the same without units that are zero; is a width written in it?"
+_STUCK = "does not compute the same without units that are zero; is a width written in it?"
 
 
 def find_dimension_groups(
@@ -38,18 +38,17 @@ def find_dimension_groups(
     net = _Net(model, follow(model, input_shape))
     refused = dict(attention_left(model, input_shape))
     groups: list[Group] = []
-    for module in net.flow.calls:
-        name = net.names.get(module, "")
+    for module in dict.fromkeys(net.attentions.get(module, module) for module in net.flow.calls):
         try:
             group = _group_of(module, net)
         except UnsupportedLayer as error:
-            refused.setdefault(name, str(error))
+            refused.setdefault(net.names[module], str(error))
         else:
             groups += [group] if group is not None else []
     for module in net.flow.mixing:
         if not _is_attention(module):
             refused.setdefault(net.names[module], "mixes tokens in a way that is not known")
-    stuck = cannot_narrow(model, groups, input_shape)
+    stuck = cannot_narrow(model, groups, (1, *input_shape))
     taken = {cut.module for group in groups for cut in group.cuts}
     refused = {name: why for name, why in refused.items() if name not in taken}
     refused |= {group.name: _STUCK for group in stuck}
@@ -62,6 +61,8 @@ class _Net:
     def __init__(self, model: nn.Module, flow: Flow) -> None:
         self.flow = flow
         self.names = {module: name for name, module in model.named_modules()}
+        self.attentions = {m.qkv: m for m in model.modules() if isinstance(m, Attention | WindowAttention)}
+        """By their first layer: `AsMultihead` does not call its attention as a module."""
         self.owners = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
 
     def check_own_layer(self, layer: nn.Module) -> None:
@@ -84,15 +85,15 @@ class _Net:
 
 
 def _group_of(module: nn.Module, net: _Net) -> Group | None:
-    if isinstance(module, Attention | WindowAttention):
-        return _fused_heads(module, net)
+    if module in net.attentions.values():
+        return _fused_heads(cast(Attention, module), net)
     if _is_separate(module):
         return _separate_heads(module, net)
     return _hidden(module, net) if isinstance(module, nn.Linear) else None
 
 
 def _is_attention(module: nn.Module) -> bool:
-    return isinstance(module, Attention | WindowAttention) or _is_separate(module)
+    return isinstance(module, Attention | AsMultihead | WindowAttention) or _is_separate(module)
 
 
 # Heads
@@ -100,8 +101,6 @@ def _is_attention(module: nn.Module) -> bool:
 
 def _fused_heads(attention: Attention | WindowAttention, net: _Net) -> Group:
     """Returns the dimensions of the heads of one of our attentions."""
-    if net.flow.calls[attention] != 1:
-        raise UnsupportedLayer(f"is called {net.flow.calls[attention]} times in one forward pass")
     for layer in (attention.qkv, attention.proj):
         net.check_own_layer(layer)
     heads, qkv = attention.heads, net.names[attention.qkv]
@@ -119,7 +118,10 @@ def _is_separate(module: nn.Module) -> bool:
 
 
 def _separate_heads(module: nn.Module, net: _Net) -> Group:
-    """Returns the dimensions of the heads of an attention that reads its widths from its layers."""
+    """Returns the dimensions of the heads of an attention that reads its widths from its layers.
+
+    Whether it does is tried on the attention alone: in a deep network a wrong scale would hardly show.
+    """
     parts = {name: cast(nn.Linear, getattr(module, name)) for name in _SEPARATE}
     for layer in parts.values():
         net.check_own_layer(layer)
@@ -127,11 +129,16 @@ def _separate_heads(module: nn.Module, net: _Net) -> Group:
     widths = {parts["proj"].in_features, *(parts[name].out_features for name in "qkv")}
     if len(widths) != 1 or min(widths) % heads:
         raise UnsupportedLayer(f"{heads} heads do not share the widths {sorted(widths)} evenly")
-    names = {name: net.names[layer] for name, layer in parts.items()}
+    alone = _separate_group({name: name for name in _SEPARATE}, heads, min(widths) // heads)
+    if cannot_narrow(module, [alone], net.flow.input_shapes[module]):
+        raise UnsupportedLayer(_STUCK)
+    return _separate_group({name: net.names[layer] for name, layer in parts.items()}, heads, alone.width)
+
+
+def _separate_group(names: dict[str, str], heads: int, head_dim: int) -> Group:
     made = tuple(Cut(module=names[part], axis="outputs", repeats=heads) for part in "qkv")
     read = Cut(module=names["proj"], axis="inputs", repeats=heads)
-    width = min(widths) // heads
-    return Group(name=names["q"], kind="head_dim", width=width, cuts=(*made, read), gates=made)
+    return Group(name=names["q"], kind="head_dim", width=head_dim, cuts=(*made, read), gates=made)
 
 
 # MLPs

@@ -22,6 +22,9 @@ from edgecompress.nets.modules import zero_image
 _PLAIN = ("hardswish", "dropout", "alias", "detach", "_to_copy", "lift_fresh")
 """Operators that treat every number alone, as torch's tag `pointwise` says of the others."""
 
+_NO_ACTIVATION = ("add", "sub", "rsub", "mul", "div", "neg", "clone", *_PLAIN[1:])
+"""Operators that alone make no MLP of two linear layers."""
+
 _PRODUCTS = ("bmm", "baddbmm", "_scaled_dot_product")
 """Products of two activations: where these run outside of a known attention, there is an unknown one."""
 
@@ -143,7 +146,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if _is_pointwise(func) and all(id(x) in self.marks or _is_alike(x) for x in tensors):
             zero = self._keeps_zero(func, args, kwargs)
-            active = _name(func) not in (*_PLAIN[1:], "clone") or any(mark.is_active for mark in read)
+            active = _name(func) not in _NO_ACTIVATION or any(mark.is_active for mark in read)
             writes_nonzero = func._schema.is_mutable and not zero  # a view of it may be read as well
             return None if writes_nonzero else Mark(read[0].maker, is_zero=zero, is_active=active)
         return read[0] if len(tensors) == 1 and _is_view(tensors[0], output) else None

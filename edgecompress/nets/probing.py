@@ -13,7 +13,7 @@ from edgecompress.core.types import Group
 from edgecompress.errors import ModelError
 from edgecompress.nets.narrowing import entries, narrow_
 
-_TOLERANCE = 1e-3
+_TOLERANCE = 1e-4
 """Relative to the largest output: rounding grows in deep networks, but what is wrong is off by far more."""
 
 _FOREIGN_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError)
@@ -54,12 +54,11 @@ def _are_close(output: object, expected: object) -> bool:
     return bool((output - expected).abs().max() <= _TOLERANCE * expected.abs().max())
 
 
-def cannot_narrow(
-    model: nn.Module, groups: Sequence[Group], input_shape: tuple[int, int, int]
-) -> tuple[Group, ...]:
-    """Returns the groups without which a network stops computing the same, although their units are zero.
+def cannot_narrow(model: nn.Module, groups: Sequence[Group], input_shape: Sequence[int]) -> tuple[Group, ...]:
+    """Returns the groups that cannot lose units which are zero without changing what a module computes.
 
-    Such are groups of code that has a width written in it. The network is copied and left as it is.
+    Such are groups of code that has a width written in it, or computes something from a width. The shape is
+    that of a whole batch; the module is copied and left as it is.
     """
     if not groups or _can_narrow(model, groups, input_shape):
         return ()
@@ -74,9 +73,9 @@ def cannot_narrow(
 
 
 @torch.no_grad()
-def _can_narrow(model: nn.Module, groups: Sequence[Group], input_shape: tuple[int, int, int]) -> bool:
+def _can_narrow(model: nn.Module, groups: Sequence[Group], input_shape: Sequence[int]) -> bool:
     """Compares copies: one with every other unit set to zero, one with it taken away."""
-    trial, x = with_random_weights(model), random_like(model, (1, *input_shape))
+    trial, x = with_random_weights(model), random_like(model, input_shape)
     for group in groups:
         for cut in group.gates:
             lost = entries(cut, range(1, group.width, 2), group.width)
