@@ -16,7 +16,7 @@ from edgecompress.core.quiet import quiet
 from edgecompress.errors import ModelError
 from edgecompress.nets.channel_layers import Call, layer_calls
 from edgecompress.nets.channel_numbers import Flow, along, spread
-from edgecompress.nets.channel_rules import rule_for
+from edgecompress.nets.channel_rules import MAKES_CONSTANTS, rule_for
 from edgecompress.nets.channel_steps import Channels, Place, Step, Value, operator_name
 from edgecompress.nets.modules import zero_image
 
@@ -53,7 +53,7 @@ def _exported(network: nn.Module, image: Tensor) -> torch.export.ExportedProgram
 
 
 def _made(step: Step, call: Call | None) -> Value:
-    if not step.inputs():
+    if not step.inputs() or operator_name(step.node) in MAKES_CONSTANTS:
         return None
     if call is not None:
         return _made_by_layer(step, call)

@@ -6,17 +6,21 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Node
 
 from edgecompress.nets.channel_steps import ZERO_TO_ZERO, module_stack, operator_name
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
-_OPERATORS = {"conv2d": nn.Conv2d, "linear": nn.Linear, "batch_norm": BatchNorm}
+_OPERATORS: dict[str, tuple[type[nn.Module], ...]] = {
+    "conv2d": (nn.Conv2d,),
+    "linear": (nn.Linear,),
+    "batch_norm": (nn.BatchNorm1d, nn.BatchNorm2d),
+}
+_KINDS = tuple(kind for kinds in _OPERATORS.values() for kind in kinds)
 
 
 @dataclass(frozen=True)
@@ -35,14 +39,19 @@ class Call:
 
 def layer_calls(program: torch.export.ExportedProgram, model: nn.Module) -> dict[Node, Call]:
     """Returns the convolutions, linear layers and batch norms of a graph, by their operator."""
-    owners = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+    owners = Counter(id(tensor) for module in model.modules() for tensor in _tensors(module))
     inside: dict[str, list[Node]] = defaultdict(list)
     for node in program.graph.nodes:
         for path in module_stack(node):
             inside[path].append(node)
-    names = {**program.graph_signature.inputs_to_parameters, **program.graph_signature.inputs_to_buffers}
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     nodes = [node for node in program.graph.nodes if operator_name(node) in _OPERATORS]
     return {node: _call(node, model, names, owners, inside) for node in nodes}
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 
 def _call(
@@ -53,43 +62,46 @@ def _call(
     inside: Mapping[str, list[Node]],
 ) -> Call:
     called = (module_stack(node) or [""])[-1]
+    modules = dict(model.named_modules(remove_duplicate=False))
     weights = [one for one in node.args[1:] if isinstance(one, Node)]
-    owned = {names.get(one.name, "").rpartition(".")[0] for one in weights}
-    module = model.get_submodule(called)
+    owned = [names[one.name].rpartition(".")[0] for one in weights if one.name in names]
+    name = called if isinstance(modules.get(called), _KINDS) else next(iter(owned), called)
+    module = modules.get(name)
     refusal = (
-        _not_its_own(module, node, weights, {model.get_submodule(name) for name in owned}, names)
-        or _shared(module, weights, owners)
+        _not_called(module, operator_name(node), called=name == called)
+        or _not_its_own(weights, names)
+        or _shared(modules[name], weights, owners)
+        or _of_others(modules[name], [modules[one] for one in owned])
         or _more_than_its_operator(node, inside[called])
-        or _not_by_channel(module)
+        or _not_by_channel(modules[name])
     )
     depthwise = isinstance(module, nn.Conv2d) and module.groups > 1
-    return Call(
-        module=called,
-        dim=-1 if operator_name(node) == "linear" else 1,
-        per_channel=depthwise or isinstance(module, BatchNorm),
-        refusal=refusal,
-    )
+    dim = {"conv2d": -3, "linear": -1}.get(operator_name(node), 1)
+    return Call(name, dim, per_channel=depthwise or isinstance(module, BatchNorm), refusal=refusal)
 
 
-def _not_its_own(
-    module: nn.Module, node: Node, weights: list[Node], owned: set[nn.Module], names: Mapping[str, str]
-) -> str | None:
-    kind = cast(type, _OPERATORS[operator_name(node)])
-    if not isinstance(module, kind):
-        return f"is a {type(module).__name__} that reads weights without calling their layer"
-    if not all(one.name in names for one in weights):
-        return "computes its weights from others"
-    if owned - {module} and len(owned) > 1:
-        return "reads weights of other modules"
-    return None
+def _not_called(module: nn.Module | None, name: str, *, called: bool) -> str | None:
+    if not isinstance(module, _OPERATORS[name]):
+        kind = "no module of the network" if module is None else f"a {type(module).__name__}"
+        return f"is {kind} and reads weights itself"
+    return None if called else "is not called: its weights are read from outside"
+
+
+def _not_its_own(weights: list[Node], names: Mapping[str, str]) -> str | None:
+    known = all(one.name in names for one in weights)
+    return None if known else "computes its weights from others"
 
 
 def _shared(module: nn.Module, weights: list[Node], owners: Mapping[int, int]) -> str | None:
-    if any(owners[id(p)] > 1 for p in module.parameters(recurse=False)):
+    if any(owners[id(tensor)] > 1 for tensor in _tensors(module)):
         return "shares its weights with another layer"
     if any(len(one.users) > 1 for one in weights):
-        return "is called more than once, or its weights are read elsewhere"
+        return "is called more than once, or its weights are also read from outside"
     return None
+
+
+def _of_others(module: nn.Module, owners: list[nn.Module]) -> str | None:
+    return None if all(owner is module for owner in owners) else "reads weights of other modules"
 
 
 def _more_than_its_operator(node: Node, inside: list[Node]) -> str | None:

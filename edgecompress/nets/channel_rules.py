@@ -25,17 +25,19 @@ from edgecompress.nets.channel_steps import ZERO_TO_ZERO, Step, Value, operator_
 Rule = Callable[[Step], Value]
 """Returns the numbers of what a step makes; None: the rule does not know this case."""
 
-_ZERO_TO_ELSE = "sigmoid hardsigmoid softplus log_sigmoid exp"
+_ZERO_TO_ELSE = "sigmoid hardsigmoid softplus log_sigmoid exp ones_like"
 _POOLS = (
     "max_pool2d avg_pool2d adaptive_avg_pool2d lp_pool2d upsample_nearest2d upsample_bilinear2d "
     "upsample_bicubic2d"
 )
 _VIEWS = ("view", "_unsafe_view")
 _MOVES = (
-    "view _unsafe_view reshape flatten unflatten permute transpose movedim swapaxes squeeze unsqueeze slice "
-    "select narrow chunk split split_with_sizes unbind getitem cat stack expand repeat flip roll "
-    "channel_shuffle pixel_shuffle pixel_unshuffle"
+    "view _unsafe_view reshape flatten unflatten permute transpose movedim swapaxes squeeze unsqueeze "
+    "getitem cat stack expand expand_as repeat flip pixel_unshuffle"
 )
+_PARTS = "slice select narrow chunk split split_with_sizes unbind"
+MAKES_CONSTANTS = frozenset(("new_ones", "new_zeros", "new_full", "new_empty"))
+"""Operators that read the type of a tensor, not its values."""
 
 
 def rule_for(node: Node) -> Rule | None:
@@ -50,6 +52,18 @@ def _keep(step: Step) -> Value:
 def _lose_zero(step: Step) -> Value:
     flow = step.only_input()
     return flow and flow.never_zero()
+
+
+def _zeros(step: Step) -> Value:
+    flow = step.only_input()
+    return flow and Flow(flow.channels, torch.tensor(ALWAYS).expand(flow.channels.shape))
+
+
+def _prelu(step: Step) -> Value:
+    """With one slope for all channels."""
+    x, slope = step.node.all_input_nodes
+    flow = step.values.get(x)
+    return flow if slope.meta["val"].numel() == 1 and step.values.get(slope) is None else None
 
 
 def _clamp(step: Step) -> Value:
@@ -72,7 +86,8 @@ def _pool(step: Step) -> Value:
     return resized(resized(flow, -1, made.shape[-1]), -2, made.shape[-2])
 
 
-def _mean(step: Step) -> Value:
+def _reduce(step: Step) -> Value:
+    """Over axes along which channels stay the same."""
     flow, dims = step.only_input(), step.option("dim")
     if flow is None or not dims or not all(is_constant(flow, dim) for dim in dims):
         return None
@@ -102,13 +117,28 @@ def _pad(step: Step) -> Value:
 
 
 def _move(step: Step) -> Value:
-    """Values go elsewhere; so do their numbers, by the same operator."""
+    """Values go elsewhere; so do their numbers, by the same operator.
+
+    Channels must stay along one axis: what splits them in several counts them, and would split fewer of them
+    in other places.
+    """
     if any(step.values.get(node) is None for node in step.node.all_input_nodes):
         return None
     channels, zero = _moved(step, "channels"), _moved(step, "zero")
-    if isinstance(channels, Tensor):
-        return stored_once(Flow(channels, zero))
-    return [stored_once(Flow(*parts)) for parts in zip(channels, zero, strict=True)]
+    if not isinstance(channels, Tensor):
+        return [stored_once(Flow(*parts)) for parts in zip(channels, zero, strict=True)]
+    flow = stored_once(Flow(channels, zero))
+    axes = [dim for dim in range(flow.channels.ndim) if not is_constant(flow, dim)]
+    return flow if len(axes) < 2 else None
+
+
+def _take_part(step: Step) -> Value:
+    """Parts of an axis along which nothing changes; others would begin elsewhere once channels are gone."""
+    flow, dim, made = step.only_input(), step.option("dim", 0), step.node.meta["val"]
+    if flow is None:
+        return None
+    whole = isinstance(made, Tensor) and made.shape == flow.channels.shape
+    return _move(step) if whole or is_constant(flow, dim) else None
 
 
 def _moved(step: Step, part: Literal["channels", "zero"]) -> Any:  # noqa: ANN401  # a tensor or several
@@ -116,7 +146,7 @@ def _moved(step: Step, part: Literal["channels", "zero"]) -> Any:  # noqa: ANN40
         value = step.values[argument] if isinstance(argument, Node) else None
         if isinstance(value, list):
             return [getattr(flow, part) for flow in value]
-        return argument if value is None else getattr(value, part)
+        return argument if value is None else getattr(value, part)[...]  # `squeeze_` changes what it gets
 
     # numbers stored once cannot be seen in every shape their values can
     function: Any = torch.ops.aten.reshape if operator_name(step.node) in _VIEWS else step.node.target
@@ -128,6 +158,8 @@ def _add(step: Step) -> Value:
     flows = step.inputs()
     if len(flows) != 2:
         return _with_weights(step, zero_stays=False)
+    if (wide := _over_which_spread(step)) is not None:
+        return wide.never_zero()
     joined = _joined(step, lambda a, b: _both_zero(step, a, b))
     if not _sums_branches(step.node):
         step.found.summed.append(distinct(joined.channels)[0].flatten())
@@ -143,6 +175,8 @@ def _multiply(step: Step) -> Value:
     """The channels of both go together; a value is zero where one of them is."""
     if len(step.inputs()) != 2:
         return _with_weights(step, zero_stays=True)
+    if (wide := _over_which_spread(step)) is not None:
+        return wide
     return _joined(step, lambda a, b: torch.where(a == NEVER, b, a))
 
 
@@ -151,6 +185,19 @@ def _divide(step: Step) -> Value:
     divided = step.values.get(step.node.all_input_nodes[0]) is not None
     by_weights = len(step.inputs()) == 1 and isinstance(step.node.args[0], Node)
     return _with_weights(step, zero_stays=True) if divided and by_weights else None
+
+
+def _over_which_spread(step: Step) -> Flow | None:
+    """Returns the input over whose channels one channel of the other is spread; that one must stay."""
+    flows = step.inputs()
+    for wide, narrow in (flows, flows[::-1]):
+        sizes = [1] * (len(step.shape) - narrow.channels.ndim) + list(narrow.channels.shape)
+        if wide.channels.shape == step.shape and any(
+            size == 1 and not is_constant(wide, dim) for dim, size in enumerate(sizes)
+        ):
+            step.found.fix(narrow.channels, f"is spread over other channels{step.where()}")
+            return wide
+    return None
 
 
 def _joined(step: Step, zero: Callable[[Tensor, Tensor], Tensor]) -> Flow:
@@ -191,10 +238,13 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_ZERO_TO_ELSE.split(), _lose_zero),
     **dict.fromkeys(_POOLS.split(), _pool),
     **dict.fromkeys(_MOVES.split(), _move),
+    **dict.fromkeys(_PARTS.split(), _take_part),
     **dict.fromkeys(("clamp", "hardtanh"), _clamp),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     **dict.fromkeys(("add", "sub"), _add),
-    "mean": _mean,
+    **dict.fromkeys(("mean", "sum", "amax", "amin"), _reduce),
+    "prelu": _prelu,
+    "zeros_like": _zeros,
     "mul": _multiply,
     "div": _divide,
 }

@@ -28,15 +28,22 @@ def narrow_(model: nn.Module, groups: Iterable[Group], kept: Kept) -> tuple[Narr
     """Takes all units away that are not kept, in place, and returns what was done.
 
     Raises:
-        ModelError: nothing would be left of a group, or a module does not have the width its group says.
+        ModelError: nothing would be left of a group, or a module does not fit its group; the network is as
+            it was.
     """
     narrowed = [group for group in groups if len(kept.get(group.name, range(group.width))) < group.width]
     for group in narrowed:
-        if not kept[group.name]:
-            raise ModelError(f"{group.name}: no unit would be left; keep at least one")
+        _check_kept(group, kept[group.name])
     records = tuple(narrowing_of(group, len(kept[group.name])) for group in narrowed)
     _cut_(model, records, kept)
     return records
+
+
+def _check_kept(group: Group, units: Sequence[int]) -> None:
+    if not units:
+        raise ModelError(f"{group.name}: no unit would be left; keep at least one")
+    if list(units) != sorted(set(units)) or units[0] < 0 or units[-1] >= group.width:
+        raise ModelError(f"{group.name}: units to keep are not ascending numbers below {group.width}")
 
 
 def narrow_like_(model: nn.Module, narrowings: Sequence[Narrowing]) -> None:
@@ -60,7 +67,7 @@ def zeroed(model: nn.Module, groups: Iterable[Group], kept: Kept) -> Iterator[No
         gone = sorted(set(range(group.width)) - set(kept.get(group.name, range(group.width))))
         for cut in group.gates:
             lost, module = entries(cut, gone, group.width), layer_named(model, cut.module)
-            dim = -1 if isinstance(module, nn.Linear) else 1
+            dim = -1 if isinstance(module, nn.Linear) else -3 if isinstance(module, nn.Conv2d) else 1
             hook = functools.partial(_without, lost=lost, dim=dim)
             handles.append(module.register_forward_hook(hook))
     try:
@@ -83,30 +90,39 @@ def entries(cut: Cut, units: Sequence[int], width: int) -> Tensor:
 def _cut_(model: nn.Module, narrowings: Sequence[Narrowing], kept: Kept) -> None:
     """Gathers what is lost along every axis first: groups side by side would move each other's entries."""
     lost: dict[tuple[str, Axis], list[Tensor]] = defaultdict(list)
+    heads: list[tuple[Any, int]] = []
     for one in narrowings:
         gone = sorted(set(range(one.before)) - set(kept[one.group]))
         for cut in one.cuts:
             if cut.axis == "head_dim":
-                _set_head_dim_(layer_named(model, cut.module), cut.module, one)
+                heads.append((_with_heads(model, cut.module, one.before), one.after))
             else:
                 lost[cut.module, cut.axis].append(entries(cut, gone, one.before))
-    for (name, axis), parts in lost.items():
-        _keep_(layer_named(model, name), name, axis, torch.cat(parts))
+    stays = {place: _staying(model, *place, torch.cat(parts)) for place, parts in lost.items()}
+    for (name, axis), left in stays.items():
+        _keep_(layer_named(model, name), axis, left)
+    for attention, head_dim in heads:
+        attention.head_dim = head_dim
 
 
-def _set_head_dim_(module: Any, name: str, one: Narrowing) -> None:  # noqa: ANN401  # attributes of our attentions
-    if getattr(module, "head_dim", None) != one.before:
-        raise ModelError(f"{name}: has heads of {getattr(module, 'head_dim', None)}, not {one.before}")
-    module.head_dim = one.after
+def _with_heads(model: nn.Module, name: str, head_dim: int) -> nn.Module:
+    module = layer_named(model, name)
+    found = getattr(module, "head_dim", None)
+    if found != head_dim:
+        raise ModelError(f"{name}: has heads of {found} dimensions, not of {head_dim}")
+    return module
 
 
-def _keep_(module: nn.Module, name: str, axis: Axis, lost: Tensor) -> None:
-    width = _width(module, name, axis)
+def _staying(model: nn.Module, name: str, axis: Axis, lost: Tensor) -> Tensor:
+    width = _width(layer_named(model, name), name, axis)
     if int(lost.max()) >= width:
         raise ModelError(f"{name}: has {width} {axis}, no entry {int(lost.max())}")
     stays = torch.ones(width, dtype=torch.bool)
     stays[lost] = False
-    kept = stays.nonzero().flatten()
+    return stays.nonzero().flatten()
+
+
+def _keep_(module: nn.Module, axis: Axis, kept: Tensor) -> None:
     if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
         _select_(module, ("weight", "bias", "running_mean", "running_var"), 0, kept)
         module.num_features = len(kept)
@@ -127,9 +143,7 @@ def _width(module: nn.Module, name: str, axis: Axis) -> int:
             return int(found.num_features)
         case nn.Conv2d():
             if axis != "channels" and found.groups != 1:
-                raise ModelError(
-                    f"{name}: is a convolution of {found.groups} groups, of which only all channels"
-                )
+                raise ModelError(f"{name}: has {found.groups} groups; {axis} alone cannot be taken away")
             if axis == "channels" and not found.groups == found.in_channels == found.out_channels:
                 raise ModelError(f"{name}: is not a depthwise convolution")
             return int(found.in_channels if axis == "inputs" else found.out_channels)
