@@ -409,6 +409,16 @@ class Fixed(Mlp):
         return self.fc2(F.relu(self.fc1(x)).reshape(-1, 20)).reshape(x.shape)
 
 
+class Turned(Mlp):
+    """Has as many hidden units as tokens, so that only the order of numbers tells them apart."""
+
+    def __init__(self):
+        super().__init__(F.relu, fc1=nn.Linear(12, 16), fc2=nn.Linear(16, 12))
+
+    def forward(self, x):
+        return self.fc2(F.relu(self.fc1(x)).mT)
+
+
 class Own(nn.Linear):
     def forward(self, x):
         return super().forward(x) * 2
@@ -423,6 +433,7 @@ def parametrized():
 REFUSED_MLPS = {
     "multiplied by another layer": (Gated, "fc1", "mul combines them with others"),
     "normalised": (Norm, "fc1", "native_layer_norm reads them"),
+    "turned": (Turned, "fc1", "transpose reads them"),
     "called twice": (partial(Twice, F.relu), "fc1", "called 2 times"),
     "tied": (Tied, "fc1", "inner.fc1 shares its weights"),
     "read as tensors": (partial(Read, F.relu), "fc1", "without calling it"),
@@ -440,12 +451,49 @@ def test_mlps_that_cannot_be_narrowed_are_refused_by_name(build, name, reason):
     assert reason in refused[0][1]
 
 
+def test_one_mlp_that_cannot_be_narrowed_leaves_the_others():
+    inner = nn.Sequential(Mlp(F.relu), Fixed(F.relu), Mlp(F.gelu))
+    groups, refused = find_dimension_groups(lively_(Net(inner)), SMALL)
+    assert [group.name for group in groups] == ["inner.0.fc1", "inner.2.fc1"]
+    assert [name for name, _ in refused] == ["inner.1.fc1"]
+
+
+class Placed(Fused):
+    def forward(self, x, places=None):
+        return super().forward(x if places is None else x + places)
+
+
+class Placing(nn.Module):
+    def __init__(self, places):
+        super().__init__()
+        self.attention, self.places = Placed(), places
+
+    def forward(self, x):
+        return self.attention(x, self.places)
+
+
+def test_options_that_are_not_used_are_no_reason_to_refuse():
+    network, x = lively_(Net(Placing(None))), images(2, shape=SMALL)
+    expected = network(x)
+    assert rewrite_attention_(network, SMALL) == ()
+    assert isinstance(network.inner.attention, Attention)
+    torch.testing.assert_close(network(x), expected)
+
+
+def test_whether_attention_is_plain_does_not_depend_on_its_weights():
+    torch.manual_seed(0)
+    network = Net(Tempered()).eval()
+    assert network.inner.temperature == 1.0  # today it does compute the same
+    assert [name for name, _ in rewrite_attention_(network, SMALL)] == ["inner"]
+
+
 REFUSED_ATTENTION = {
     "a mask": (lambda: Multihead(torch.zeros(16, 16)), "inner.attention", "with a mask"),
     "tokens first": (lambda: Multihead(batch_first=False), "inner.attention", "set batch_first=True"),
     "keys of their own": (lambda: Multihead(add_bias_kv=True), "inner.attention", "keys of its own"),
     "another order of rows": (HeadsFirst, "inner", "more or other than plain"),
     "normalised queries": (Normed, "inner", "more or other than plain"),
+    "positions": (lambda: Placing(torch.ones(16, 12)), "inner.attention", "more than tokens"),
     "a mask inside": (Causal, "inner", "more or other than plain"),
     "a learnt temperature": (Tempered, "inner", "more or other than plain"),
     "weights read as tensors": (Functional, "inner", "more or other than plain"),

@@ -152,8 +152,10 @@ def _refuse_masks(options: list[object]) -> None:
 
 def _fused(module: nn.Module, calls: list[Call]) -> nn.Module:
     for args, kwargs in calls:
-        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or args[0].ndim != 3:
-            raise UnsupportedLayer("is not called with tokens (images, tokens, width) alone")
+        if not args or not isinstance(args[0], Tensor) or args[0].ndim != 3:
+            raise UnsupportedLayer("is not called with tokens (images, tokens, width)")
+        if any(option is not None and option is not False for option in (*args[1:], *kwargs.values())):
+            raise UnsupportedLayer("is called with more than tokens, such as a mask or positions")
     return from_fused(module, max(cast(Tensor, args[0]).shape[1] for args, _ in calls))
 
 
