@@ -10,6 +10,7 @@ from torch import nn
 
 from edgecompress.core.progress import NO_PROGRESS
 from edgecompress.errors import DataError, ModelError
+from edgecompress.nets.attention import Attention
 from edgecompress.nets.metric import INPUT_DAMPING, damped
 from edgecompress.nets.narrowing import narrow_
 from edgecompress.search import elimination
@@ -184,3 +185,43 @@ def test_a_unit_that_is_the_double_of_another_is_made_up_for_exactly():
     make_up_(model, TINY_GROUPS, kept, readings)
     narrow_(model, TINY_GROUPS, kept)
     torch.testing.assert_close(model(batches[0][0]), wanted, atol=2e-3, rtol=0)
+
+
+def test_what_overwrites_the_outputs_of_a_reader_does_not_matter():
+    moments = []
+    for inplace in (True, False):
+        torch.manual_seed(0)
+        layers = [nn.Linear(4, 6), nn.ReLU(inplace), nn.Linear(6, 5), nn.ReLU(inplace), nn.Linear(5, 3)]
+        x = torch.randn(20, 4, dtype=torch.float64)
+        model = nn.Sequential(*layers).double().eval()
+        one = hidden_group("0", 6, "0", "2")
+        moments.append(measure_readings(model, [one], [(x, None)], 0, NO_PROGRESS)["0"][0])
+    torch.testing.assert_close(moments[0].gram, moments[1].gram)
+    torch.testing.assert_close(moments[0].moment, moments[1].moment)
+
+
+class OneAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention(nn.Linear(6, 24), nn.Linear(8, 6), heads=2, head_dim=4, scale=1.0)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.attention(x).mean(1))
+
+
+@pytest.mark.parametrize(("part", "reading"), [(0, 1), (2, 0)], ids=["queries", "values"])
+def test_a_dimension_without_queries_or_values_is_found_in_its_reading(part, reading):
+    torch.manual_seed(0)
+    model = OneAttention().double().eval()
+    made, read = cut("attention.qkv", "outputs", repeats=6), cut("attention.proj", "inputs", repeats=2)
+    one = group("attention.qkv", "head_dim", 4, [made, read, cut("attention", "head_dim")], [made])
+    with torch.no_grad():
+        for head in range(2):
+            row = part * 8 + head * 4 + 3
+            model.attention.qkv.weight[row] = model.attention.qkv.bias[row] = 0
+    x = torch.randn(30, 5, 6, dtype=torch.float64)
+    found = measure_readings(model, [one], [(x, None)], 0, NO_PROGRESS)["attention.qkv"]
+    dead = (found[reading].moment.diagonal().reshape(4, 2) == 0).tolist()  # (dimensions, heads)
+    assert dead == [[False, False]] * 3 + [[True, True]]
+    assert bool((found[1 - reading].moment.diagonal() > 0).all())

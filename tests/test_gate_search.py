@@ -73,6 +73,15 @@ def test_statistics_of_batch_norms_move_only_when_asked_for(search):
     assert not torch.equal(found.bn1.running_mean, tiny_net().bn1.running_mean)
 
 
+def test_learning_rate_and_penalty_mean_the_same_in_both_searches():
+    image = batches()[0][0][:1]
+    same = [(image.expand(8, -1, -1, -1), torch.full((8,), 2))]
+    first, second = (found_by(search, data=same, steps=1).alphas for search in SEARCHES.values())
+    for name in first:
+        torch.testing.assert_close(first[name], second[name])
+        assert float((first[name] - 1).abs().max()) > 0.005  # more than the penalty alone
+
+
 @EACH_SEARCH
 def test_losses_fall_without_a_penalty(search):
     torch.manual_seed(0)
