@@ -140,6 +140,19 @@ def test_a_halving_skip_looks_at_every_part_of_odd_and_even_maps():
         assert seen[0::2, 0::2].all() and seen[1::2, 1::2].all()
 
 
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_strided_dilated_operation_computes_a_strided_dilated_convolution(size):
+    operation = make_operation(f"dil{size}", 3, stride=2, affine=False).eval()
+    depthwise, pointwise = (one for one in operation if isinstance(one, torch.nn.Conv2d))
+    for side in (8, 9):
+        x = torch.randn(2, 3, side, side)
+        inner = torch.nn.functional.conv2d(
+            x.relu(), depthwise.weight, stride=2, padding=2 * (size // 2), dilation=2, groups=3
+        )
+        expected = operation[-1](pointwise(inner))
+        torch.testing.assert_close(operation(x), expected, rtol=1e-5, atol=1e-5)
+
+
 @SPACES
 @pytest.mark.parametrize("seed", range(3))
 def test_a_derived_network_is_the_search_network_with_one_operation_per_edge(space, seed):

@@ -25,6 +25,14 @@ class Nothing(nn.Module):
         return torch.zeros_like(x[:, :, :: self.stride, :: self.stride])
 
 
+class EverySecond(nn.Module):
+    """Picks every second pixel of both directions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns a map of half the size, rounded up."""
+        return x[:, :, ::2, ::2]
+
+
 class HalvingSkip(nn.Module):
     """A skip connection to a map of half the size: two 1x1 convolutions, each on other pixels."""
 
@@ -79,6 +87,10 @@ def _pool(kind: str, size: int, channels: int, stride: int) -> nn.Module:
 
 
 def _separable(channels: int, size: int, *, stride: int, dilation: int, affine: bool) -> list[nn.Module]:
+    if stride == dilation > 1:
+        # it reads every second pixel only; TFLite has no convolution with both a stride and a dilation
+        rest = _separable(channels, size, stride=1, dilation=1, affine=affine)
+        return [EverySecond(), *rest]
     padding = dilation * (size // 2)
     depthwise = nn.Conv2d(
         channels, channels, size, stride, padding, dilation=dilation, groups=channels, bias=False
