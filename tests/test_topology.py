@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ from edgecompress.nets.artefact import load
 from edgecompress.nets.cell_edges import Stack
 from edgecompress.nets.cell_networks import derived_network, search_network
 from edgecompress.nets.profile import profile, total_macs
+from edgecompress.pipeline import topology_latency
 from edgecompress.pipeline.export import export
+from edgecompress.pipeline.latency_files import read_table, table_heading
 from edgecompress.pipeline.topology import topology
 from edgecompress.search.cell_costs import network_parts, normalised, operation_costs, searched_parts
 from edgecompress.search.cell_selection import select_cell
@@ -350,6 +353,26 @@ def test_an_operator_the_table_lacks_is_one_line_and_no_run(tmp_path):
     found = run("topology", *small, *options, "--latency-table", table)
     check_one_line_error(found, "conv 2>2 3x3 p1x1 @8x8", "--device")
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_device_measures_what_the_table_lacks_and_the_run_keeps_it(tmp_path, monkeypatch):
+    whole = read_table(write_table(tmp_path / "whole.json"))
+    part = write_table(tmp_path / "part.json", leave_out="conv 2>2 3x3")
+    known = {entry.key: entry for entry in whole.entries}
+    bench = SimpleNamespace(heading=table_heading(whole))
+    monkeypatch.setattr(topology_latency, "find_place", lambda *_: None)
+    monkeypatch.setattr(topology_latency, "open_bench", lambda *_, **__: bench)
+    monkeypatch.setattr(topology_latency, "measure_blocks", lambda _, tasks: [known[t.key] for t in tasks])
+    more = {"data": write_images(tmp_path), "runs_dir": tmp_path, "device": "phone"}
+    found, expected = (
+        topology(**SMALL, **more, latency_table=table, name=name)
+        for table, name in ((part, "part"), (str(tmp_path / "whole.json"), "whole"))
+    )
+    assert found.latency.predicted_ms == expected.latency.predicted_ms
+    assert expected.latency.measured_now == 0 < found.latency.measured_now
+    kept = read_table(tmp_path / "part" / "latency.json")
+    assert [entry.key for entry in kept.entries] == [key for key in sorted(known) if "conv 2>2 3x3" in key]
+    assert not (tmp_path / "whole" / "latency.json").exists()
 
 
 @pytest.mark.parametrize(
