@@ -56,6 +56,24 @@ def divergence(model: nn.Module, batches: Sequence[Tensor], reference: Tensor) -
     return float(F.kl_div(found, reference, log_target=True, reduction="batchmean"))
 
 
+def divergences(model: nn.Module, batches: Sequence[Tensor], reference: Tensor) -> Tensor:
+    """Returns KL(reference || model) of each image, at most 1.
+
+    Beyond that an image is lost, and by how much says nothing about others; uncapped, a few such images
+    decide which of two networks is better.
+    """
+    found = log_probabilities(model, batches)
+    each = F.kl_div(found.double(), reference.double(), log_target=True, reduction="none")
+    return each.sum(1).clamp(0, 1)
+
+
+def is_clearly_worse(before: Tensor, after: Tensor) -> bool:
+    """Tells whether what images lost grew by more than twice the standard error of the mean."""
+    change = after - before
+    error = change.std() / len(change) ** 0.5 if len(change) > 1 else torch.zeros(())
+    return bool(change.mean() > 2 * error)
+
+
 def _finite(logits: Tensor) -> Tensor:
     if not bool(logits.isfinite().all()):
         raise ModelError("the model's outputs are not finite; check the weights and preprocessing")

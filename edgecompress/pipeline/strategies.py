@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from edgecompress.core.plugins import discover
 from edgecompress.core.progress import Progress
 from edgecompress.errors import ConfigError
-from edgecompress.pipeline.engine import Chosen, choose, filling, plan_divergence
+from edgecompress.pipeline.engine import Chosen, choose, filling, improved, plan_divergence
 from edgecompress.pipeline.material import Material
 from edgecompress.pipeline.preparation import Prepared
 from edgecompress.search import ranks
@@ -46,21 +46,39 @@ def _by_rule(
 def _hybrid(
     prepared: Prepared, problem: Problem, material: Material, seed: int, progress: Progress
 ) -> Chosen:
-    """Exact and local search, then a short gradient search from there; the better plan is kept."""
-    problem = _with_pairs(prepared, problem, prepared.selection.select(problem), progress)
-    first = choose(prepared, problem, progress)
-    if not first.choices:
-        return first
+    """Exact, local and a short gradient search; of their plans the one that is best after a short repair."""
     start = time.perf_counter()
-    found = _by_gradient(prepared, problem, seed, progress, REFINEMENT, first.choices)
-    losses = [plan_divergence(prepared, one) for one in (first.choices, found.choices)]
-    kept = losses[1] < losses[0]
-    told = f"{'kept' if kept else 'dropped'}, divergence {losses[0]:.4f} -> {losses[1]:.4f}"
-    return Chosen(
-        found.choices if kept else first.choices,
-        (*first.steps, ("gradient refinement", told)),
-        {**first.seconds, "gradient refinement": time.perf_counter() - start},
-    )
+    exact = prepared.selection.select(problem)
+    if not exact:
+        return Chosen(exact)
+    problem = _with_pairs(prepared, problem, exact, progress)
+    plans = {"exact": exact, "exact, large errors feared": prepared.selection.select(fearing(problem))}
+    found = _best(prepared, plans)
+    steps = [("allocation", _named(plans, found))]
+    seconds = {"allocation": time.perf_counter() - start}
+    local = improved(prepared, problem, found, progress)
+    start = time.perf_counter()
+    refined = _by_gradient(prepared, problem, seed, progress, REFINEMENT, local.choices).choices
+    plans = {"the allocation": found, "local search": local.choices, "gradient refinement": refined}
+    found = _best(prepared, plans)
+    steps += [*local.steps, ("kept", _named(plans, found))]
+    seconds |= {**local.seconds, "gradient refinement": time.perf_counter() - start}
+    return Chosen(found, tuple(steps), seconds)
+
+
+def fearing(problem: Problem) -> Problem:
+    """Returns the problem with errors that grow faster: predictions hold for small ones only."""
+    options = (replace(one, errors=tuple(error**FEAR for error in one.errors)) for one in problem.options)
+    return replace(problem, options=tuple(options))
+
+
+def _best(prepared: Prepared, plans: Mapping[str, Choices]) -> Choices:
+    """Returns the plan nearest to the dense model; of equals the first."""
+    return min(plans.values(), key=lambda one: plan_divergence(prepared, one))
+
+
+def _named(plans: Mapping[str, Choices], found: Choices) -> str:
+    return next(name for name, one in plans.items() if one is found)
 
 
 def _svd_nas(
@@ -132,7 +150,8 @@ def _told(found: Found) -> str:
     )
 
 
-REFINEMENT = GradientSettings(steps=60, temperature_start=0.5, epochs=50)
+FEAR = 1.4
+REFINEMENT = GradientSettings(steps=30, temperature_start=0.5, epochs=50)
 """Begins where the layers have almost decided: it is to improve a plan, not to find another."""
 
 PAIRED_WEIGHTS = 1 << 18
