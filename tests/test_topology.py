@@ -19,12 +19,13 @@ from edgecompress.core.latency_table import TableEntry, make_table
 from edgecompress.core.store import read_record, write_record
 from edgecompress.core.topology_results import TopologyResult
 from edgecompress.core.types import Block
-from edgecompress.errors import ConfigError, DataError
+from edgecompress.errors import ConfigError, DataError, ModelError
 from edgecompress.latency.keys import block_key
 from edgecompress.nets.artefact import load
 from edgecompress.nets.cell_edges import Stack
 from edgecompress.nets.cell_networks import derived_network, search_network
 from edgecompress.nets.profile import profile, total_macs
+from edgecompress.pipeline import topology as pipeline
 from edgecompress.pipeline import topology_latency
 from edgecompress.pipeline.export import export
 from edgecompress.pipeline.latency_files import read_table, table_heading
@@ -34,7 +35,7 @@ from edgecompress.search.cell_selection import select_cell
 from edgecompress.search.descent import penalty_gradient
 from edgecompress.search.image_pool import ImagePool, step_indices
 from edgecompress.search.rarts import softmax_penalty
-from edgecompress.search.topology import PULL, TopologySettings, new_scores, search_topology
+from edgecompress.search.topology import PULL, Searched, TopologySettings, new_scores, search_topology
 
 DARTS, NATS = OPERATIONS["darts"], OPERATIONS["nats"]
 
@@ -396,6 +397,19 @@ def test_bad_options_are_one_line(args, said, tmp_path):
 def test_images_without_labels_are_refused(tmp_path):
     with pytest.raises(DataError, match="labels"):
         topology(**SMALL, data=write_images(tmp_path, labels=False), runs_dir=tmp_path)
+
+
+def test_a_cell_that_lets_nothing_through_is_refused(tmp_path, monkeypatch):
+    blocked = [(number, "none") for number in (0, 1, 3)]
+    for best, through in ((blocked, False), (blocked[:2], True), ([*blocked[:2], (4, "none")], True)):
+        cell = select_cell("nats", NATS, chances("nats", [*best, *((n, "conv1", 0.5) for n in range(6))]))
+        assert random_genotype("nats").model_copy(update={"normal": cell}).lets_through == through
+    one_way = (100 * chances("nats", blocked),)
+    found = Searched(one_way, search_network("nats", NATS, TINY), None, (1.0,))
+    monkeypatch.setattr(pipeline, "search_topology", lambda *_, **__: found)
+    with pytest.raises(ModelError, match="nothing gets through"):
+        topology(**SMALL, data=write_images(tmp_path), runs_dir=tmp_path / "runs")
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_two_images_at_least(tmp_path):

@@ -91,6 +91,15 @@ class Genotype(Record):
         return (self.normal,) if self.reduction is None else (self.normal, self.reduction)
 
     @property
+    def lets_through(self) -> bool:
+        """Whether what a cell makes depends on what it is given; `none` on every way cuts it off."""
+        reached = set(range(INPUTS[self.space]))
+        for node, edge in self.normal.edges():
+            if edge.operation != NONE and edge.state in reached:
+                reached.add(INPUTS[self.space] + node)
+        return INPUTS[self.space] + NODES[self.space] - 1 in reached
+
+    @property
     def skip_ratio(self) -> float:
         """Share of edges that are skip connections."""
         found = [edge.operation == SKIP for cell in self.kinds() for _, edge in cell.edges()]

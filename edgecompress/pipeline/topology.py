@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from dataclasses import dataclass, replace
@@ -10,21 +9,14 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from edgecompress.core.genotype import (
-    Genotype,
-    SpaceName,
-    check_space,
-    check_stack,
-    chosen_operations,
-    code_of,
-)
+from edgecompress.core.genotype import Genotype, code_of
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.results import ModelSummary
 from edgecompress.core.runs import create_run
 from edgecompress.core.store import write_record
 from edgecompress.core.topology_results import CellLatency, TopologyResult
 from edgecompress.core.types import ModelRef, Plan, Preprocess, Size
-from edgecompress.errors import ConfigError
+from edgecompress.errors import ModelError
 from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.cell_edges import Stack
 from edgecompress.nets.cell_networks import derived_network, inherit_
@@ -32,14 +24,20 @@ from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.pipeline.evaluate import accuracy, batch_size
 from edgecompress.pipeline.topology_images import SearchImages, make_preprocess, read_images
 from edgecompress.pipeline.topology_latency import CellClock, read_cell_clock
+from edgecompress.pipeline.topology_options import (
+    Cells,
+    checked_cells,
+    checked_gamma,
+    checked_method,
+    count_steps,
+)
 from edgecompress.search.cell_costs import network_parts, normalised, operation_costs, searched_parts
 from edgecompress.search.cell_selection import select_cell
-from edgecompress.search.topology import Method, Searched, TopologySettings, search_topology, train_
+from edgecompress.search.topology import Searched, TopologySettings, search_topology, train_
 
 GENOTYPE_FILE = "genotype.json"
 RESULT_FILE = "topology.json"
 LATENCY_FILE = "latency.json"
-STEPS = 60
 TRAIN_STEPS = 200
 
 POOLS = "pools: no table has them; each counts as a depthwise convolution of its window, an estimate"
@@ -80,19 +78,20 @@ def topology(
     The run can be loaded, exported and measured like one of `compress`.
 
     Raises:
+        ModelError: nothing gets through the cell that was found.
         EdgeCompressError: an option, the data or the table is wrong. Nothing is written.
     """
     options = {k: v for k, v in locals().items() if k != "progress"}
     start = time.perf_counter()
-    chosen = _checked_cells(space, operations, channels, cells)
+    chosen = checked_cells(space, operations, channels, cells)
     preprocess = make_preprocess(input_size, mean, std)
     found = read_images(data, preprocess, images=images, report_images=report_images, seed=seed)
     settings = TopologySettings(
-        method=_checked_method(method),
-        steps=_steps(steps, epochs, found.per_half, batch_images),
+        method=checked_method(method),
+        steps=count_steps(steps, epochs, found.per_half, batch_images),
         batch_images=batch_images,
         alpha_lr=alpha_lr,
-        gamma=_checked_gamma(gamma, latency_table or device),
+        gamma=checked_gamma(gamma, latency_table or device),
     )
     job = _Job(chosen, settings, found, preprocess, train_steps, max_skips, seed, progress, start)
     with create_run(
@@ -115,16 +114,8 @@ def topology(
 
 
 @dataclass(frozen=True)
-class _Cells:
-    space: SpaceName
-    operations: tuple[str, ...]
-    channels: int
-    cells: int
-
-
-@dataclass(frozen=True)
 class _Job:
-    cells: _Cells
+    cells: Cells
     settings: TopologySettings
     images: SearchImages
     preprocess: Preprocess
@@ -146,43 +137,6 @@ class _Job:
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self.start
-
-
-def _checked_cells(space: str, operations: tuple[str, ...], channels: int, cells: int) -> _Cells:
-    known = check_space(space)
-    if channels < 1:
-        raise ConfigError(f"{channels} channels: there must be at least 1")
-    try:
-        check_stack(known, cells)
-    except ValueError as error:
-        raise ConfigError(f"--cells: {error}") from None
-    return _Cells(known, chosen_operations(known, operations), channels, cells)
-
-
-def _checked_method(name: str) -> Method:
-    known: dict[str, Method] = {"rarts": "rarts", "darts1": "darts1"}
-    if name not in known:
-        raise ConfigError(f"method {name!r} is not known; known are: {', '.join(known)}")
-    return known[name]
-
-
-def _checked_gamma(gamma: float | None, timed_by: str | None) -> float | None:
-    if gamma is not None and timed_by is None:
-        raise ConfigError("--gamma: weighs milliseconds; pass --latency-table or --device as well")
-    if gamma is not None and not 0 <= gamma < math.inf:
-        raise ConfigError(f"--gamma {gamma:g}: must be 0 or more")
-    return gamma
-
-
-def _steps(steps: int | None, epochs: int | None, per_half: int, batch: int) -> int:
-    if steps is not None and epochs is not None:
-        raise ConfigError("--steps and --epochs: give one of them")
-    wanted = STEPS if steps is None else steps
-    if epochs is not None:
-        wanted = epochs * max(1, per_half // batch)
-    if wanted < 1:
-        raise ConfigError(f"{wanted} steps: there must be at least 1")
-    return wanted
 
 
 def _clock(job: _Job, table: str | None, device: str | None) -> CellClock | None:
@@ -248,7 +202,7 @@ def _genotype(job: _Job, found: Searched) -> Genotype:
         select_cell(job.cells.space, job.cells.operations, alpha.softmax(-1), max_skips=job.max_skips)
         for alpha in found.alpha
     ]
-    return Genotype(
+    found_cells = Genotype(
         space=job.cells.space,
         channels=job.cells.channels,
         cells=job.cells.cells,
@@ -257,6 +211,12 @@ def _genotype(job: _Job, found: Searched) -> Genotype:
         normal=cells[0],
         reduction=cells[1] if len(cells) > 1 else None,
     )
+    if not found_cells.lets_through:
+        raise ModelError(
+            f"{code_of(found_cells)}: nothing gets through this cell, the search chose `none` on every way; "
+            "search for longer, with a smaller --gamma, or leave none out of --operations"
+        )
+    return found_cells
 
 
 def _trained(job: _Job, found: Searched, genotype: Genotype) -> nn.Module:
