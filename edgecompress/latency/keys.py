@@ -3,7 +3,9 @@
     conv 64>16 1x3 p0x1 @32x32 > conv 16>64 3x1 p1x0            a low-rank pair of rank 16
     conv 64>* 1x3 p0x1 @32x32 > conv *>64 3x1 p1x0              its curve
     linear 96>288 @49x1 > attention h4x24 > linear 96>96        four heads, each 24 wide
-    linear 96>* @49x1 > attention h*x24 > linear *>96           its curve
+    linear 96>* @49x1 > attention h*x24 > linear *>96           its curve by heads
+    linear 96>* @49x1 > attention h4x* > linear *>96            its curve by dimensions of each head
+    linear 96>288 @49x64 > attention ...                        the same in 64 windows of 49 tokens
 
 Biases are left out: every exported layer has one.
 """
@@ -17,7 +19,7 @@ from edgecompress.core.types import Block, Op, Size
 Wild = frozenset[int]
 """Which widths of a chain are wild: 0 is that of its input, 1 that after the first operator, and so on."""
 
-_UNITS = (("linear", "gelu", "linear"), ("linear", "attention", "linear"))
+_MLP, _ATTENTION = ("linear", "gelu", "linear"), ("linear", "attention", "linear")
 
 
 def block_key(block: Block, in_size: Size) -> str:
@@ -31,7 +33,7 @@ def curve_key(ops: tuple[Op, ...], in_size: Size) -> str | None:
     pair            the width between the two
     three layers    the width before the last; the one after the first is fixed
     MLP             the hidden width
-    attention       the number of heads; their width is fixed
+    attention       the number of heads; their width is fixed (by width: `dimension_key`)
     """
     wild = _wild(ops)
     return _chain_key(ops, in_size, wild) if wild else None
@@ -41,6 +43,19 @@ def curve_width(ops: tuple[Op, ...]) -> int:
     """Returns the width at which a chain lies on its curve; for attention the number of heads."""
     heads = [op.groups for op in ops if op.kind == "attention"]
     return heads[0] if heads else ops[-1].inputs
+
+
+def dimension_key(ops: tuple[Op, ...], in_size: Size) -> str | None:
+    """Returns the key of all attentions that differ from this one in the width of their heads; None: none."""
+    if tuple(op.kind for op in ops) != _ATTENTION or not _wild(ops):
+        return None
+    number, each = f"h*x{head_dim(ops)} ", f"h{ops[1].groups}x* "
+    return _chain_key(ops, in_size, _wild(ops)).replace(number, each)
+
+
+def head_dim(ops: tuple[Op, ...]) -> int:
+    """Returns the width of each head of an attention between two linear layers."""
+    return ops[1].outputs // ops[1].groups
 
 
 def width_keys(op: Op, in_size: Size) -> tuple[str, str]:
@@ -58,7 +73,7 @@ def _wild(ops: tuple[Op, ...]) -> Wild:
     kinds = tuple(op.kind for op in ops)
     if any(first.outputs != second.inputs for first, second in pairwise(ops)):
         return frozenset()
-    if kinds in _UNITS:
+    if kinds in (_MLP, _ATTENTION):
         return frozenset({1, 2})
     fits = len(ops) in (2, 3) and set(kinds) <= {"conv2d", "linear"}
     return frozenset({len(ops) - 1} if fits else ())

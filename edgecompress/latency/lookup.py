@@ -16,11 +16,13 @@ from edgecompress.core.costs import chain_out_size
 from edgecompress.core.latency_table import LatencyTable, TableEntry, block_ms
 from edgecompress.core.types import Block, Op, Size
 from edgecompress.errors import ConfigError
-from edgecompress.latency.keys import block_key, curve_key, curve_width
+from edgecompress.latency.keys import block_key, curve_key, curve_width, dimension_key, head_dim
 from edgecompress.latency.parsing import parse_block
 from edgecompress.latency.staircase import Curve, fit_curve, tile_unit
 from edgecompress.latency.widths import Widths, widths_of
 
+Chain = tuple[tuple[Op, ...], Size, float]
+"""Operators one after the other, the size of their input, and what they take in milliseconds."""
 Join = tuple[int, Size]
 """Channels and size of the maps that two branches add."""
 
@@ -32,6 +34,8 @@ class Lookup:
     name: str
     exact: Mapping[str, float]
     curves: Mapping[str, Curve]
+    dimensions: Mapping[str, Curve]
+    """Attention by the width of its heads."""
     widths: Widths
     joins: Mapping[Join, float]
     """What two branches take beyond the sum of both."""
@@ -67,6 +71,9 @@ class Lookup:
     def _find_chain(self, ops: tuple[Op, ...], in_size: Size) -> float | None:
         curve = self.curves.get(curve_key(ops, in_size) or "")
         found = None if curve is None else curve.at(curve_width(ops))
+        by_dimension = self.dimensions.get(dimension_key(ops, in_size) or "") if found is None else None
+        if by_dimension is not None:
+            found = by_dimension.at(head_dim(ops))
         if found is None:
             found = self.exact.get(block_key(Block(branches=(ops,)), in_size))
         return self.widths.ms(ops[0], in_size) if found is None and len(ops) == 1 else found
@@ -85,6 +92,7 @@ def lookup_of(entries: Iterable[TableEntry], overhead_ms: float, *, name: str) -
         name,
         {key: ms for key, _, _, ms in measured},
         _curves(chains),
+        _dimensions(chains),
         widths_of((ops[0], size, ms) for ops, size, ms in chains if len(ops) == 1),
         {},
     )
@@ -92,7 +100,7 @@ def lookup_of(entries: Iterable[TableEntry], overhead_ms: float, *, name: str) -
     return replace(alone, joins=_joins(forks, alone))
 
 
-def _curves(chains: Iterable[tuple[tuple[Op, ...], Size, float]]) -> dict[str, Curve]:
+def _curves(chains: Iterable[Chain]) -> dict[str, Curve]:
     points: dict[str, dict[int, float]] = defaultdict(dict)
     units: dict[str, int] = {}
     for ops, in_size, ms in chains:
@@ -100,7 +108,22 @@ def _curves(chains: Iterable[tuple[tuple[Op, ...], Size, float]]) -> dict[str, C
         if key is not None:
             points[key][curve_width(ops)] = ms
             units[key] = tile_unit(ops)
-    return {key: fit_curve(found, unit=units[key]) for key, found in points.items()}
+    # one attention says nothing of others: it may have been measured for the width of its heads
+    return {
+        key: fit_curve(found, unit=units[key])
+        for key, found in points.items()
+        if len(found) > 1 or " attention " not in key
+    }
+
+
+def _dimensions(chains: Iterable[Chain]) -> dict[str, Curve]:
+    """Returns curves of attention by the width of its heads, where it was measured at several."""
+    points: dict[str, dict[int, float]] = defaultdict(dict)
+    for ops, in_size, ms in chains:
+        key = dimension_key(ops, in_size)
+        if key is not None:
+            points[key][head_dim(ops)] = ms
+    return {key: fit_curve(found) for key, found in points.items() if len(found) > 2}
 
 
 def _joins(forked: list[tuple[Block, Size, float]], chains: Lookup) -> dict[Join, float]:

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 
 from edgecompress.core.costs import block_macs, chain_out_size
 from edgecompress.core.types import Block, Candidate, Layer, Op, Size
-from edgecompress.latency.keys import block_key, curve_key, curve_width, width_keys
+from edgecompress.latency.keys import (
+    block_key,
+    curve_key,
+    curve_width,
+    dimension_key,
+    head_dim,
+    width_keys,
+)
 from edgecompress.latency.sampling import next_widths
 from edgecompress.latency.staircase import tile_unit
 
@@ -116,32 +123,45 @@ def _narrowed(layer: Layer, field: str, most: int, known: CurveTasks | None) -> 
 
 
 def unit_space(units: Iterable[tuple[tuple[Op, ...], Size]]) -> Space:
-    """Returns what must be measured to know narrower MLPs, and attention with fewer heads."""
+    """Returns what must be measured to know narrower MLPs, and attention with fewer or narrower heads."""
     curves: dict[str, CurveTasks] = {}
     for ops, in_size in units:
-        key = curve_key(ops, in_size)
+        key, by_dimension = curve_key(ops, in_size), dimension_key(ops, in_size)
         assert key is not None  # MLPs and attention have curves
-        tasks = {
-            width: task_of(Block(branches=(narrowed_unit(ops, width),)), in_size)
-            for width in range(1, curve_width(ops) + 1)
-        }
-        curves[key] = CurveTasks(tasks, 1, ())
+        widths = range(1, curve_width(ops) + 1)
+        curves[key] = _unit_tasks({width: narrowed_unit(ops, width) for width in widths}, in_size)
+        if by_dimension is not None:
+            dims = range(1, head_dim(ops) + 1)
+            curves[by_dimension] = _unit_tasks({dim: with_head_dim(ops, dim) for dim in dims}, in_size)
     return Space({}, curves)
+
+
+def _unit_tasks(units: Mapping[int, tuple[Op, ...]], in_size: Size) -> CurveTasks:
+    tasks = {width: task_of(Block(branches=(ops,)), in_size) for width, ops in units.items()}
+    return CurveTasks(tasks, 1, ())
 
 
 def narrowed_unit(ops: tuple[Op, ...], width: int) -> tuple[Op, ...]:
     """Returns an MLP with fewer hidden channels, or self-attention with fewer heads."""
-    first, inner, last = ops
-    if inner.kind == "attention":
-        outputs = inner.outputs // inner.groups * width
-        middle = {"inputs": 3 * outputs, "outputs": outputs, "groups": width}
-    else:
-        outputs = width
-        middle = {"inputs": width, "outputs": width}
+    if ops[1].kind == "attention":
+        return _with_heads(ops, width, head_dim(ops))
+    return _with_inner(ops, {"inputs": width, "outputs": width})
+
+
+def with_head_dim(ops: tuple[Op, ...], dim: int) -> tuple[Op, ...]:
+    """Returns self-attention with as many heads, each of this width."""
+    return _with_heads(ops, ops[1].groups, dim)
+
+
+def _with_heads(ops: tuple[Op, ...], heads: int, dim: int) -> tuple[Op, ...]:
+    return _with_inner(ops, {"inputs": 3 * heads * dim, "outputs": heads * dim, "groups": heads})
+
+
+def _with_inner(ops: tuple[Op, ...], inner: Mapping[str, int]) -> tuple[Op, ...]:
     return (
-        first.model_copy(update={"outputs": middle["inputs"]}),
-        inner.model_copy(update=middle),
-        last.model_copy(update={"inputs": outputs}),
+        ops[0].model_copy(update={"outputs": inner["inputs"]}),
+        ops[1].model_copy(update=dict(inner)),
+        ops[2].model_copy(update={"inputs": inner["outputs"]}),
     )
 
 
