@@ -41,7 +41,10 @@ class Task:
     @property
     def macs(self) -> int:
         """Multiply-accumulates, to guess how long it will take."""
-        return block_macs(self.block, self.in_size)
+        (size, windows), first = self.in_size, self.block.branches[0][0]
+        if first.kind == "conv2d":
+            return block_macs(self.block, self.in_size)
+        return windows * block_macs(self.block, (size, 1))
 
 
 @dataclass(frozen=True)

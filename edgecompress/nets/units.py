@@ -1,4 +1,4 @@
-"""Finds what transformers are narrowed in: MLPs by their hidden width, self-attention by its heads."""
+"""Finds what transformers are narrowed in: MLPs by hidden width, self-attention by heads and their width."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from edgecompress.core.types import Op, Record, Size
+from edgecompress.nets.attention import AsMultihead
 from edgecompress.nets.modules import zero_image
+from edgecompress.nets.window_attention import WindowAttention
 
 _HEADS = ("heads", "num_heads")
 _PACKED, _APART = ("qkv", "proj"), ("q", "k", "v", "proj")
+
+Parts = tuple[tuple[Op, ...], tuple[str, ...]]
+"""Operators of a unit, and the names of its linear layers below that of its module."""
 
 
 class Unit(Record):
@@ -19,46 +24,59 @@ class Unit(Record):
     """Dotted name of the module."""
     ops: tuple[Op, ...]
     in_size: Size
-    """(tokens, 1)."""
+    """(tokens, windows); one window where all tokens see each other."""
+    layers: tuple[str, ...]
+    """Dotted names of its linear layers; the last reads what lies within. None where they are not called."""
 
 
 def find_units(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Unit, ...]:
-    """Returns the MLPs and self-attentions of a network that see all tokens at once, in forward order.
+    """Returns the MLPs and self-attentions of a network, in forward order.
 
-    Attention in windows is left out: its time does not depend on the tokens of the image alone.
+    Attention in windows is found once it is rewritten (`rewrite_attention_`), attention of other kinds that
+    does not get tokens (1, tokens, width) is left out.
     """
-    found = {name: ops for name, module in model.named_modules() if (ops := _ops_of(module))}
+    found = {name: parts for name, module in model.named_modules() if (parts := _parts_of(module))}
     shapes = _input_shapes(model, list(found), input_shape)
-    return tuple(
-        Unit(name=name, ops=found[name], in_size=(shape[:-1].numel(), 1))
-        for name, shape in shapes.items()
-        if shape[0] == 1 and (len(shape) == 3 or found[name][1].kind == "gelu")
-    )
+    units = (_unit(name, model.get_submodule(name), found[name], shape) for name, shape in shapes.items())
+    return tuple(unit for unit in units if unit is not None)
 
 
-def _ops_of(module: nn.Module) -> tuple[Op, ...] | None:
+def _unit(name: str, module: nn.Module, parts: Parts, shape: torch.Size) -> Unit | None:
+    ops, layers = parts
+    if isinstance(module, WindowAttention):
+        height, width = module.windows.padded
+        size = (module.windows.tokens, height * width // module.windows.tokens)
+    elif shape[0] == 1 and (len(shape) == 3 or ops[1].kind == "gelu"):
+        size = (shape[:-1].numel(), 1)
+    else:
+        return None
+    names = tuple(f"{name}.{layer}" if name else layer for layer in layers)
+    return Unit(name=name, ops=ops, in_size=size, layers=names)
+
+
+def _parts_of(module: nn.Module) -> Parts | None:
     return _mlp(module) or _attention(module)
 
 
-def _mlp(module: nn.Module) -> tuple[Op, ...] | None:
-    parts = list(module.children())
-    linears = [part for part in parts if isinstance(part, nn.Linear)]
-    if len(linears) != 2 or not any(isinstance(part, nn.GELU) for part in parts):
+def _mlp(module: nn.Module) -> Parts | None:
+    children = dict(module.named_children())
+    linears = {name: part for name, part in children.items() if isinstance(part, nn.Linear)}
+    if len(linears) != 2 or not any(isinstance(part, nn.GELU) for part in children.values()):
         return None
-    first, last = linears
+    first, last = linears.values()
     hidden = first.out_features
     if hidden != last.in_features:
         return None
-    return (
-        _linear(first.in_features, hidden),
-        _op("gelu", hidden, hidden),
-        _linear(hidden, last.out_features),
-    )
+    gelu = Op(kind="gelu", inputs=hidden, outputs=hidden)
+    return (_linear(first.in_features, hidden), gelu, _linear(hidden, last.out_features)), tuple(linears)
 
 
-def _attention(module: nn.Module) -> tuple[Op, ...] | None:
+def _attention(module: nn.Module) -> Parts | None:
     if isinstance(module, nn.MultiheadAttention):
-        return _attention_ops(module.embed_dim, module.embed_dim, module.num_heads)
+        return _attention_parts(module.embed_dim, module.embed_dim, module.num_heads, ())
+    if isinstance(module, AsMultihead):  # it does not call its attention as a module
+        inside = _attention(module.attention)
+        return None if inside is None else (inside[0], tuple(f"attention.{name}" for name in inside[1]))
     heads = next((getattr(module, name) for name in _HEADS if hasattr(module, name)), None)
     children = dict(module.named_children())
     for names in (_PACKED, _APART):
@@ -66,23 +84,19 @@ def _attention(module: nn.Module) -> tuple[Op, ...] | None:
         if isinstance(heads, int) and all(isinstance(one, nn.Linear) for one in linears):
             first, last = linears[0], linears[-1]
             assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)  # for the type checker
-            return _attention_ops(first.in_features, last.in_features, heads)
+            return _attention_parts(first.in_features, last.in_features, heads, names)
     return None
 
 
-def _attention_ops(width: int, inner: int, heads: int) -> tuple[Op, ...] | None:
+def _attention_parts(width: int, inner: int, heads: int, layers: tuple[str, ...]) -> Parts | None:
     if inner % heads:
         return None
     attention = Op(kind="attention", inputs=3 * inner, outputs=inner, groups=heads)
-    return (_linear(width, 3 * inner), attention, _linear(inner, width))
+    return (_linear(width, 3 * inner), attention, _linear(inner, width)), layers
 
 
 def _linear(inputs: int, outputs: int) -> Op:
     return Op(kind="linear", inputs=inputs, outputs=outputs, bias=True)
-
-
-def _op(kind: str, inputs: int, outputs: int) -> Op:
-    return Op.model_validate({"kind": kind, "inputs": inputs, "outputs": outputs})
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from edgecompress.errors import ConfigError, ModelError
 from edgecompress.latency.lookup import Lookup
 from edgecompress.latency.space import Space, make_space, unit_space, width_space
 from edgecompress.methods.contract import Method
+from edgecompress.nets.attention_rewrite import rewrite_attention_
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.sources import LoadedModel, load_model
 from edgecompress.nets.units import find_units
@@ -100,7 +102,9 @@ def _narrowed(loaded: LoadedModel, parts: Sequence[str]) -> Space:
     if WIDTHS in parts:
         space |= width_space(find_layers(loaded.module, chosen_layers(loaded, "all"), shape)[0])
     if DIMENSIONS in parts:
-        space |= unit_space((unit.ops, unit.in_size) for unit in find_units(loaded.module, shape))
+        rewritten = copy.deepcopy(loaded.module)
+        rewrite_attention_(rewritten, shape)
+        space |= unit_space((unit.ops, unit.in_size) for unit in find_units(rewritten, shape))
     return space
 
 
