@@ -2,6 +2,7 @@
 
 Every layer is fitted to the *dense* layer's outputs on the inputs it really gets in the compressed
 network. No labels, no gradient through the network: one pass over the images, one small problem each.
+Layers are compressed by blocks in their place, or by having lost inputs and outputs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from edgecompress.core.progress import Progress
 from edgecompress.core.types import Block, Candidate, Layer
 from edgecompress.factors.patches import patches_per_image, sample_patches
 from edgecompress.factors.quadratic import Target, refine, solve_last
+from edgecompress.factors.refit_narrowed import refit_narrowed_, rows_of
 from edgecompress.nets.chains import equivalent_kernel, fill_, kernels_of
 from edgecompress.nets.lockstep import run_in_step
 from edgecompress.nets.metric import LayerMetric
@@ -24,6 +26,9 @@ from edgecompress.nets.modules import block_layers, find_batch_norms, layer_name
 
 Which = Literal["none", "second", "both"]
 """`second`: the last layer of each block, exactly. `both`: all its layers, by L-BFGS."""
+
+
+NOTHING_NARROWED: Mapping[str, Sequence[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -46,26 +51,32 @@ def repair_(
     which: Which,
     seed: int,
     progress: Progress,
+    narrowed: Mapping[str, Sequence[int]] = NOTHING_NARROWED,
 ) -> None:
     """Refits the chosen blocks of `compressed` in forward order against `dense`, and sets their means right.
 
+    Layers of `narrowed` are refitted too: they lost inputs, or all outputs but those rows of the dense layer.
     The mean of every output channel is restored in the layer's own bias or in the batch norm that
     follows; a layer with neither keeps its shift.
     """
-    by_name = {layer.name: layer for layer in layers if layer.name in choices}
+    by_name = {layer.name: layer for layer in layers if layer.name in choices or layer.name in narrowed}
     norms = _norm_pairs(compressed, dense, list(by_name), batches[0])
     ticks = progress.track(iter(by_name), "repair", total=len(by_name))
 
     def visit(name: str, inputs: list[list[Tensor]]) -> None:
         next(ticks, None)
-        layer, block, module = by_name[name], choices[name].blocks[0], layer_named(compressed, name)
-        original = layer_named(dense, name)
-        kernel = weight_of(original).double()
-        fit = _fit(layer, kernel, inputs[0], inputs[1], metrics[name].output, seed)
-        _refit_(module, block, layer, fit.target, which)
+        module, original = layer_named(compressed, name), layer_named(dense, name)
+        rows = rows_of(narrowed, name)
+        if isinstance(rows, Tensor):
+            shift = refit_narrowed_(module, original, rows, inputs[0], inputs[1], seed)
+            _shift_mean_(module, original, norms.get(name), shift, rows)
+            return
+        kernel, block = weight_of(original).double(), choices[name].blocks[0]
+        fit = _fit(by_name[name], kernel, inputs[0], inputs[1], metrics[name].output, seed)
+        _refit_(module, block, by_name[name], fit.target, which)
         after = equivalent_kernel(block, kernels_of(module))
         shift = kernel.flatten(1) @ fit.wanted_mean - after.flatten(1) @ fit.seen_mean
-        _shift_mean_(block_layers(module)[0][-1], original, norms.get(name), shift)
+        _shift_mean_(block_layers(module)[0][-1], original, norms.get(name), shift, rows)
 
     run_in_step([compressed, dense], list(by_name), batches, visit)
     for _ in ticks:  # close the bar
@@ -96,14 +107,16 @@ def _norm_pairs(
     return {name: (ours[name], theirs[name]) for name in ours.keys() & theirs.keys()}
 
 
-def _shift_mean_(last: nn.Module, original: nn.Module, norms: NormPair | None, shift: Tensor) -> None:
+def _shift_mean_(
+    last: nn.Module, original: nn.Module, norms: NormPair | None, shift: Tensor, rows: Tensor | slice
+) -> None:
     """Counts from the dense network's bias or mean, so that repairing twice does not shift twice."""
     if isinstance(last.bias, Tensor) and isinstance(original.bias, Tensor):
-        last.bias.copy_(original.bias + shift)
+        last.bias.copy_(original.bias[rows] + shift)
     elif norms is not None:
         ours, theirs = norms
         assert ours.running_mean is not None and theirs.running_mean is not None
-        ours.running_mean.copy_(theirs.running_mean - shift)
+        ours.running_mean.copy_(theirs.running_mean[rows] - shift)
 
 
 def _fit(

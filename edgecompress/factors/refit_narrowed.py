@@ -1,0 +1,220 @@
+"""Refits layers that lost inputs or outputs to what the dense network puts out there.
+
+A layer that computes W x, with x the patches it really gets now, should put out y, what the kept outputs of
+the dense layer are. Around the weights W0 it has, with M the moment of x and C that of y with x, both about
+their means,
+
+    W = W0 + (C - W0 M) (M + damping)^-1.
+
+How much damping there should be is tried on images that did not take part: a classifier sees one patch of
+each image, and least squares would learn few of them by heart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from edgecompress.core.types import Group
+from edgecompress.factors.batch_norm import LEAST_VARIANCE, MAX_VARIANCE_RATIO
+from edgecompress.factors.patches import patches_per_image, sample_patches
+from edgecompress.nets.lockstep import run_in_step
+from edgecompress.nets.metric import INPUT_DAMPING, damped
+from edgecompress.nets.modules import layer_named, op_of, weight_of
+from edgecompress.nets.narrowing import Kept, entries
+
+DAMPINGS = (INPUT_DAMPING, 1e-2, 1.0)
+"""Shares of the mean diagonal; beyond them weights stay as they are."""
+
+
+def remaining_outputs(dense: nn.Module, groups: Iterable[Group], kept: Kept) -> dict[str, list[int]]:
+    """Returns, for every module that gets narrower, which outputs of the dense one stay.
+
+    Where a module loses inputs alone these are all. Attentions themselves are not among them.
+    """
+    lost: dict[str, set[int]] = defaultdict(set)
+    for group in groups:
+        gone = sorted(set(range(group.width)) - set(kept.get(group.name, range(group.width))))
+        for cut in group.cuts if gone else ():
+            if cut.axis != "head_dim":
+                made = cut.axis != "inputs"
+                lost[cut.module].update(entries(cut, gone, group.width).tolist() if made else ())
+    widths = {name: len(cast(Tensor, layer_named(dense, name).weight)) for name in lost}
+    return {name: [row for row in range(widths[name]) if row not in gone] for name, gone in lost.items()}
+
+
+def refit_narrowed_(
+    module: nn.Module,
+    original: nn.Module,
+    rows: Tensor,
+    students: Sequence[Tensor],
+    teachers: Sequence[Tensor],
+    seed: int,
+) -> Tensor:
+    """Fits a narrowed layer to `rows` of the original one's outputs, in place; biases stay.
+
+    Returns what has to be added to the mean of each output, biases left aside. Depthwise layers keep their
+    weights: the little they could make up for is not worth the noise.
+    """
+    if op_of(module).groups > 1:
+        return _mean_outputs(original, teachers)[rows] - _mean_outputs(module, students)
+    halves = _halves(module, original, rows, students, teachers, seed)
+    whole, weight = halves[0] + halves[1], weight_of(module)
+    fitted = _best(halves, whole, weight.double().flatten(1))
+    cast(Tensor, module.weight).copy_(fitted.reshape(cast(Tensor, module.weight).shape))
+    return whole.made_mean - fitted @ whole.seen_mean
+
+
+def _mean_outputs(module: nn.Module, inputs: Sequence[Tensor]) -> Tensor:
+    """Returns the mean of each output channel of a convolution without its bias."""
+    made: list[Tensor] = [module.forward(x).double() for x in inputs]  # not called: hooks may wait there
+    count = sum(y.numel() // y.shape[1] for y in made)
+    mean: Tensor = torch.stack([y.sum((0, 2, 3)) for y in made]).sum(0) / count
+    bias = cast(Tensor | None, module.bias)
+    return mean if bias is None else mean - bias.double()
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Sums over patches, about an origin of each of both sides; float64."""
+
+    count: int
+    seen: Tensor
+    """(n,) of patches."""
+    made: Tensor
+    """(f,) of wanted outputs."""
+    square: Tensor
+    """(n, n)."""
+    product: Tensor
+    """(f, n)."""
+    origins: tuple[Tensor, Tensor]
+
+    def __add__(self, other: _Moments) -> _Moments:
+        return _Moments(
+            self.count + other.count,
+            self.seen + other.seen,
+            self.made + other.made,
+            self.square + other.square,
+            self.product + other.product,
+            self.origins,
+        )
+
+    @property
+    def seen_mean(self) -> Tensor:
+        return self.seen / self.count + self.origins[0]
+
+    @property
+    def made_mean(self) -> Tensor:
+        return self.made / self.count + self.origins[1]
+
+    def centred(self) -> tuple[Tensor, Tensor]:
+        """Returns M and C about the means: these are set right afterwards."""
+        seen, made = self.seen / self.count, self.made / self.count
+        moment = self.square / self.count - torch.outer(seen, seen)
+        return moment, self.product / self.count - torch.outer(made, seen)
+
+
+def _halves(
+    module: nn.Module,
+    original: nn.Module,
+    rows: Tensor,
+    students: Sequence[Tensor],
+    teachers: Sequence[Tensor],
+    seed: int,
+) -> tuple[_Moments, _Moments]:
+    """Returns the moments of two halves of the patches; each image is in one of them."""
+    ops, kernel = (op_of(module), op_of(original)), weight_of(original)[rows].flatten(1)
+    per_image = patches_per_image(ops[0], sum(len(x) for x in students))
+    halves: list[list[_Moments]] = [[], []]
+    origins: tuple[Tensor, Tensor] | None = None
+    for index, (student, teacher) in enumerate(zip(students, teachers, strict=True)):
+        seen = sample_patches(student, ops[0], per_image, seed + index)
+        made = sample_patches(teacher, ops[1], per_image, seed + index) @ kernel.T
+        origins = origins or (seen.mean(0), made.mean(0))
+        each, images = len(seen) // len(student), len(student)
+        middle = each * ((images + index % 2) // 2)  # of batches of one image every other one
+        for half, part in zip(halves, (slice(0, middle), slice(middle, None)), strict=True):
+            half.append(_moments(seen[part], made[part], origins))
+    return _total(halves[0]), _total(halves[1])
+
+
+def _moments(seen: Tensor, made: Tensor, origins: tuple[Tensor, Tensor]) -> _Moments:
+    # about an origin, float32 products keep the digits that centring leaves
+    seen, made = seen - origins[0], made - origins[1]
+    sums = (seen.sum(0), made.sum(0), seen.T @ seen, made.T @ seen)
+    seen_sum, made_sum, square, product = (each.double() for each in sums)
+    return _Moments(
+        len(seen), seen_sum, made_sum, square, product, (origins[0].double(), origins[1].double())
+    )
+
+
+def _total(parts: Sequence[_Moments]) -> _Moments:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _best(halves: tuple[_Moments, _Moments], whole: _Moments, weight: Tensor) -> Tensor:
+    """Returns the weights at the damping that serves the other half best; those given where none helps."""
+    if halves[0].count == 0 or halves[1].count == 0:
+        return weight
+    tried = {damping: _solved(halves[0], weight, damping) for damping in DAMPINGS}
+    errors = {damping: _error(halves[1], one) for damping, one in tried.items()}
+    best = min(errors, key=errors.__getitem__)
+    return _solved(whole, weight, best) if errors[best] < _error(halves[1], weight) else weight
+
+
+def _solved(moments: _Moments, weight: Tensor, damping: float) -> Tensor:
+    moment, cross = moments.centred()
+    factor = torch.linalg.cholesky(damped(moment, damping))
+    return weight + torch.cholesky_solve((cross - weight @ moment).T, factor).T
+
+
+def _error(moments: _Moments, weight: Tensor) -> float:
+    """Returns the mean squared error of the outputs, up to a constant."""
+    moment, cross = moments.centred()
+    return float((weight * (weight @ moment - 2 * cross)).sum())
+
+
+def rows_of(narrowed: Mapping[str, Sequence[int]], name: str) -> Tensor | slice:
+    """Returns which outputs of a dense module a network still has there."""
+    return torch.as_tensor(narrowed[name]) if name in narrowed else slice(None)
+
+
+def correct_narrowed_statistics_(
+    compressed: nn.Module, dense: nn.Module, narrowed: Mapping[str, Sequence[int]], batches: Sequence[Tensor]
+) -> int:
+    """Corrects every batch norm of a narrowed network as `correct_statistics_` does; returns how many.
+
+    Counts from the dense network's statistics, so that means which repair has set right stay right.
+    """
+    names = [
+        name
+        for name, module in compressed.named_modules()
+        if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None
+    ]
+
+    def visit(name: str, inputs: list[list[Tensor]]) -> None:
+        ours, theirs = (cast(nn.BatchNorm2d, layer_named(one, name)) for one in (compressed, dense))
+        assert ours.running_mean is not None and theirs.running_mean is not None
+        assert ours.running_var is not None and theirs.running_var is not None
+        rows = rows_of(narrowed, name)
+        means, variances = zip(*(_population(side) for side in inputs), strict=True)
+        ratio = (variances[0] + LEAST_VARIANCE) / (variances[1][rows] + LEAST_VARIANCE)
+        ratio = ratio.clamp(1 / MAX_VARIANCE_RATIO, MAX_VARIANCE_RATIO)
+        ours.running_mean.copy_(theirs.running_mean[rows] + means[0] - means[1][rows])
+        ours.running_var.copy_(theirs.running_var[rows] * ratio)
+
+    run_in_step([compressed, dense], names, batches, visit)
+    return len(names)
+
+
+def _population(batches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    rows = torch.cat([x.transpose(0, 1).flatten(1) for x in batches], dim=1).double()
+    return rows.mean(1), rows.var(1, correction=0)
