@@ -416,7 +416,8 @@ TAKEN_BETWEEN = {
     "one channel times all": lambda net, x: x * net.mask(x),
     "a mask of one channel": lambda _, x: x * x.new_ones(1, 1, 6, 6),
     "a slice of all": lambda _, x: x[:, :],
-    "nothing added": lambda _, x: x + torch.zeros_like(x),
+    "zeros added": lambda _, x: x + torch.zeros_like(x),
+    "nothing added": lambda _, x: sum([x, x.relu()]),
 }
 
 
@@ -500,6 +501,18 @@ def test_layers_in_question_are_refused_by_name(parts, reason):
     offered = {cut.module for group in found.groups for cut in group.cuts}
     assert "second" not in offered
     assert "stem" in {group.name for group in found.groups}
+    assert removal_error(model, found.groups, some_units(found.groups), (3, 4, 4))[0] < EXACT
+
+
+class NormAndRelu6(nn.BatchNorm2d):
+    def forward(self, x):
+        return F.relu6(super().forward(x))
+
+
+def test_a_norm_with_its_activation_inside_is_a_gate():
+    model = middle(change=set_second(lambda: nn.Sequential(nn.Conv2d(6, 6, 1), NormAndRelu6(6))))
+    found = find_width_groups(model, (3, 4, 4))
+    assert gates_of(by_name(found)["second.0"]) == ["second.1"]
     assert removal_error(model, found.groups, some_units(found.groups), (3, 4, 4))[0] < EXACT
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from edgecompress.nets.channel_steps import ZERO_TO_ZERO, module_stack, operator_name
+from edgecompress.nets.channel_steps import keeps_zero, module_stack, operator_name
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
@@ -109,7 +109,7 @@ def _more_than_its_operator(node: Node, inside: list[Node]) -> str | None:
     chain = inside[inside.index(node) :]
     for before, after in pairwise(chain):
         alone = list(before.users) == [after] and len(after.all_input_nodes) == 1
-        if not alone or operator_name(after) not in ZERO_TO_ZERO:
+        if not alone or not keeps_zero(after):
             return "computes more than its operator"
     return None
 

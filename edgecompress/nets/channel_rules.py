@@ -20,7 +20,7 @@ from edgecompress.nets.channel_numbers import (
     resized,
     stored_once,
 )
-from edgecompress.nets.channel_steps import ZERO_TO_ZERO, Step, Value, operator_name
+from edgecompress.nets.channel_steps import LIMITS, ZERO_TO_ZERO, Step, Value, keeps_zero, operator_name
 
 Rule = Callable[[Step], Value]
 """Returns the numbers of what a step makes; None: the rule does not know this case."""
@@ -66,15 +66,8 @@ def _prelu(step: Step) -> Value:
     return flow if slope.meta["val"].numel() == 1 and step.values.get(slope) is None else None
 
 
-def _clamp(step: Step) -> Value:
-    """Zero stays zero if it is within the limits."""
-    tanh = operator_name(step.node) == "hardtanh"
-    low = step.option("min_val" if tanh else "min", -1 if tanh else None)
-    high = step.option("max_val" if tanh else "max", 1 if tanh else None)
-    if isinstance(low, Tensor | Node) or isinstance(high, Tensor | Node):
-        return None
-    zero_stays = (low is None or low <= 0) and (high is None or high >= 0)
-    return _keep(step) if zero_stays else _lose_zero(step)
+def _limit(step: Step) -> Value:
+    return _keep(step) if keeps_zero(step.node) else _lose_zero(step)
 
 
 def _pool(step: Step) -> Value:
@@ -157,7 +150,7 @@ def _add(step: Step) -> Value:
     """The channels of both go together; a value is zero where both are."""
     flows = step.inputs()
     if len(flows) != 2:
-        return _with_weights(step, zero_stays=False)
+        return _with_weights(step, zero_stays=0 in step.node.args)  # sums in a loop begin with 0
     if (wide := _over_which_spread(step)) is not None:
         return wide.never_zero()
     joined = _joined(step, lambda a, b: _both_zero(step, a, b))
@@ -239,7 +232,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_POOLS.split(), _pool),
     **dict.fromkeys(_MOVES.split(), _move),
     **dict.fromkeys(_PARTS.split(), _take_part),
-    **dict.fromkeys(("clamp", "hardtanh"), _clamp),
+    **dict.fromkeys(LIMITS, _limit),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     **dict.fromkeys(("add", "sub"), _add),
     **dict.fromkeys(("mean", "sum", "amax", "amin"), _reduce),

@@ -19,6 +19,8 @@ _ZERO_TO_ZERO = (
 )
 ZERO_TO_ZERO = frozenset(_ZERO_TO_ZERO.split())
 """Operators that compute value by value, in eval mode, and make zero of zero."""
+LIMITS = frozenset(("clamp", "hardtanh"))
+"""Operators that keep values within limits, and zero if it is within them."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,7 @@ class Step:
 
     def option(self, name: str, default: Any = None) -> Any:  # noqa: ANN401  # whatever operators take
         """Returns an argument by its name in the operator's schema."""
-        names = [argument.name for argument in self.node.target._schema.arguments]  # type: ignore[union-attr]
-        return {**dict(zip(names, self.node.args, strict=False)), **self.node.kwargs}.get(name, default)
+        return option(self.node, name, default)
 
     def where(self) -> str:
         """Returns in which module this is, as the end of a sentence."""
@@ -131,6 +132,26 @@ def operator_name(node: Node) -> str:
     if schema is None:
         return getattr(node.target, "__name__", "") if node.op == "call_function" else ""
     return str(schema.name).rpartition("::")[2].rstrip("_")
+
+
+def option(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401  # whatever operators take
+    """Returns an argument of an operator by its name in the schema."""
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get(name, default)
+
+
+def keeps_zero(node: Node) -> bool:
+    """Tells whether an operator computes value by value and makes zero of zero."""
+    name = operator_name(node)
+    if name in ZERO_TO_ZERO:
+        return True
+    if name not in LIMITS:
+        return False
+    tanh = name == "hardtanh"
+    low = option(node, "min_val" if tanh else "min", -1 if tanh else None)
+    high = option(node, "max_val" if tanh else "max", 1 if tanh else None)
+    numbers = not isinstance(low, Node) and not isinstance(high, Node)
+    return numbers and (low is None or low <= 0) and (high is None or high >= 0)
 
 
 def module_stack(node: Node) -> list[str]:
