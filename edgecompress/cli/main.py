@@ -13,6 +13,7 @@ from edgecompress.cli.device import app as device
 from edgecompress.cli.export import export
 from edgecompress.cli.latency import app as latency
 from edgecompress.cli.look import doctor, inspect, list_
+from edgecompress.cli.prune import prune
 from edgecompress.cli.quickstart import quickstart
 from edgecompress.cli.search import resume, search
 from edgecompress.cli.topology import topology
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command("quickstart")(quickstart)
 app.command("inspect")(inspect)
 app.command("compress")(compress)
+app.command("prune")(prune)
 app.command("search")(search)
 app.command("resume")(resume)
 app.command("topology")(topology)

@@ -69,6 +69,13 @@ def _searches() -> tuple[ListItem, ...]:
     return _items(searches())
 
 
+def _scores() -> tuple[ListItem, ...]:
+    from edgecompress.search import unit_scores
+    from edgecompress.search.score_contract import Scores
+
+    return _items(discover(unit_scores, Scores))
+
+
 def _data() -> tuple[ListItem, ...]:
     from edgecompress.data import readers
     from edgecompress.data.sources import Reader
@@ -119,6 +126,7 @@ KINDS: Mapping[str, Callable[[], tuple[ListItem, ...]]] = {
     "factors": _factors,
     "rank-selections": _rank_selections,
     "searches": _searches,
+    "scores": _scores,
     "data": _data,
     "formats": _formats,
     "converters": _converters,

@@ -1,0 +1,131 @@
+"""The command that takes channels and dimensions away: `prune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgecompress.cli import options as opt
+from edgecompress.cli.running import running, show
+
+if TYPE_CHECKING:
+    from edgecompress.core.prune_results import PruneResult
+
+
+def prune(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="zoo:NAME, torchvision:NAME, timm:NAME, python:pkg.mod:factory or path/file.py:factory.",
+        ),
+    ],
+    dims: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Of the dimensions of heads and MLPs that goes, as 40%."),
+    ] = None,
+    widths: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Of the channels of convolutions that goes, as 30%.")
+    ] = None,
+    scores: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What is needed least; see `edgecompress list scores`. reconstruction, or magnitude "
+            "without images.",
+        ),
+    ] = None,
+    scope: Annotated[
+        str, typer.Option(metavar="per_type|global|per_layer", help="What is ranked together.")
+    ] = "per_type",
+    multiple: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Widths are rounded up to multiples of it.")
+    ] = 8,
+    floor: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Nothing gets narrower; 8, and 32 for hidden units."),
+    ] = None,
+    residual: Annotated[
+        bool, typer.Option(help="Also the widths of stages, which layers joined by a sum share.")
+    ] = False,
+    refit: Annotated[
+        bool, typer.Option(help="Fit what stays to the dense layers' outputs, first layer to last.")
+    ] = True,
+    batch_norm: opt.BatchNorm = "auto",
+    weights: opt.Weights = None,
+    data: opt.Data = None,
+    report_data: opt.ReportData = None,
+    calibration_images: opt.CalibrationImages = None,
+    selection_images: opt.SelectionImages = None,
+    report_images: opt.ReportImages = None,
+    input_size: opt.InputSize = None,
+    channels: opt.Channels = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    classes: opt.Classes = None,
+    seed: opt.Seed = 0,
+    name: opt.RunName = None,
+    runs_dir: opt.RunsDir = Path("runs"),
+    overwrite: opt.Overwrite = False,
+    config: opt.Config = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Take channels and dimensions away from MODEL, without training.
+
+    What goes is gone: weights get smaller and nothing is left out at run time. Writes
+    a run directory with plan.json, weights.safetensors and run.json, which
+    `edgecompress.load` turns back into a network.
+
+    \b
+    Examples:
+      edgecompress prune zoo:fashion_vit --dims 40%
+      edgecompress prune zoo:fashion_resnet --widths 30% --residual
+      edgecompress prune torchvision:mobilenet_v2 --widths 30% \\
+          --weights mobilenet_v2.pth --data photos/
+      edgecompress prune torchvision:swin_t --dims 40% --scores magnitude
+    """
+    with running() as progress:
+        from edgecompress.pipeline.prune import prune as run
+
+        result = run(
+            model,
+            dims=dims,
+            widths=widths,
+            scores=scores,
+            scope=scope,
+            multiple=multiple,
+            floor=floor,
+            residual=residual,
+            refit=refit,
+            batch_norm=batch_norm,
+            weights=weights,
+            data=data,
+            report_data=report_data,
+            calibration_images=calibration_images,
+            selection_images=selection_images,
+            report_images=report_images,
+            input_size=opt.parse_size(input_size),
+            channels=channels,
+            mean=opt.parse_numbers(mean, flag="--mean"),
+            std=opt.parse_numbers(std, flag="--std"),
+            classes=classes,
+            seed=seed,
+            name=name,
+            runs_dir=runs_dir,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    _show(result, as_json=as_json)
+
+
+def _show(result: PruneResult, *, as_json: bool) -> None:
+    if as_json:
+        show(result, as_json=True)
+        return
+    from rich.console import Console
+
+    from edgecompress.report.prunes import prune_text
+
+    Console(highlight=False).print(prune_text(result))
