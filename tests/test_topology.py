@@ -19,7 +19,7 @@ from edgecompress.core.latency_table import TableEntry, make_table
 from edgecompress.core.store import read_record, write_record
 from edgecompress.core.topology_results import TopologyResult
 from edgecompress.core.types import Block
-from edgecompress.errors import ConfigError, DataError, ModelError
+from edgecompress.errors import ConfigError, DataError
 from edgecompress.latency.keys import block_key
 from edgecompress.nets.artefact import load
 from edgecompress.nets.cell_edges import Stack
@@ -314,6 +314,7 @@ def test_the_run_holds_the_genotype_the_plan_and_the_weights(finished):
     assert "then trained for 2 steps" in result.weights
     assert result.skip_ratio == result.genotype.skip_ratio <= 1 / 6
     assert result.network.accuracy is not None
+    assert result.genotype.lets_through
 
 
 def test_the_run_is_loaded_again_wherever_it_is(finished, tmp_path):
@@ -399,7 +400,7 @@ def test_images_without_labels_are_refused(tmp_path):
         topology(**SMALL, data=write_images(tmp_path, labels=False), runs_dir=tmp_path)
 
 
-def test_a_cell_that_lets_nothing_through_is_refused(tmp_path, monkeypatch):
+def test_where_nothing_would_get_through_none_is_no_choice(tmp_path, monkeypatch):
     blocked = [(number, "none") for number in (0, 1, 3)]
     for best, through in ((blocked, False), (blocked[:2], True), ([*blocked[:2], (4, "none")], True)):
         cell = select_cell("nats", NATS, chances("nats", [*best, *((n, "conv1", 0.5) for n in range(6))]))
@@ -407,9 +408,9 @@ def test_a_cell_that_lets_nothing_through_is_refused(tmp_path, monkeypatch):
     one_way = (100 * chances("nats", blocked),)
     found = Searched(one_way, search_network("nats", NATS, TINY), None, (1.0,))
     monkeypatch.setattr(pipeline, "search_topology", lambda *_, **__: found)
-    with pytest.raises(ModelError, match="nothing gets through"):
-        topology(**SMALL, data=write_images(tmp_path), runs_dir=tmp_path / "runs")
-    assert list((tmp_path / "runs").iterdir()) == []
+    result = topology(**SMALL, data=write_images(tmp_path), runs_dir=tmp_path)
+    assert {edge.operation for _, edge in result.genotype.normal.edges()} == {"skip"}
+    assert any("`none`" in note for note in result.notes)
 
 
 def test_two_images_at_least(tmp_path):

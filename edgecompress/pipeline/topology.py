@@ -16,7 +16,6 @@ from edgecompress.core.runs import create_run
 from edgecompress.core.store import write_record
 from edgecompress.core.topology_results import CellLatency, TopologyResult
 from edgecompress.core.types import ModelRef, Plan, Preprocess, Size
-from edgecompress.errors import ModelError
 from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.cell_edges import Stack
 from edgecompress.nets.cell_networks import derived_network, inherit_
@@ -41,6 +40,7 @@ LATENCY_FILE = "latency.json"
 TRAIN_STEPS = 200
 
 POOLS = "pools: no table has them; each counts as a depthwise convolution of its window, an estimate"
+BLOCKED = "cell: `none` was likeliest on every way through it, so it was left out of the choice"
 SUM = "predicted ms: the sum of operators by themselves, not calibrated on whole networks; measure with bench"
 
 
@@ -78,7 +78,6 @@ def topology(
     The run can be loaded, exported and measured like one of `compress`.
 
     Raises:
-        ModelError: nothing gets through the cell that was found.
         EdgeCompressError: an option, the data or the table is wrong. Nothing is written.
     """
     options = {k: v for k, v in locals().items() if k != "progress"}
@@ -160,7 +159,7 @@ def _searched(job: _Job, clock: CellClock | None, path: Path) -> tuple[TopologyR
         progress=job.progress,
     )
     seconds["search"] = job.seconds - sum(seconds.values())
-    genotype = _genotype(job, found)
+    genotype, said = _genotype(job, found)
     network = _trained(job, found, genotype)
     seconds["training"] = job.seconds - sum(seconds.values())
     summary = _summary(job, network)
@@ -183,7 +182,7 @@ def _searched(job: _Job, clock: CellClock | None, path: Path) -> tuple[TopologyR
         plan=Plan(model=_ref(job, genotype)),
         latency=latency,
         split=job.images.splits.summary,
-        notes=() if latency is None else (POOLS, SUM),
+        notes=(*said, *(() if latency is None else (POOLS, SUM))),
         seconds={stage: round(value, 3) for stage, value in seconds.items()},
     )
     return result, network
@@ -197,13 +196,22 @@ def _costs(job: _Job, clock: CellClock | None) -> tuple[Tensor, ...] | None:
     return normalised(operation_costs(space, operations, job.cells.cells, parts, clock.ms))
 
 
-def _genotype(job: _Job, found: Searched) -> Genotype:
+def _genotype(job: _Job, found: Searched) -> tuple[Genotype, tuple[str, ...]]:
+    """Returns the network found, and what should be said of it."""
+    likeliest = _selected(job, found, without_none=False)
+    if likeliest.lets_through:
+        return likeliest, ()
+    return _selected(job, found, without_none=True), (BLOCKED,)
+
+
+def _selected(job: _Job, found: Searched, *, without_none: bool) -> Genotype:
+    space, operations = job.cells.space, job.cells.operations
     cells = [
-        select_cell(job.cells.space, job.cells.operations, alpha.softmax(-1), max_skips=job.max_skips)
+        select_cell(space, operations, alpha.softmax(-1), max_skips=job.max_skips, without_none=without_none)
         for alpha in found.alpha
     ]
-    found_cells = Genotype(
-        space=job.cells.space,
+    return Genotype(
+        space=space,
         channels=job.cells.channels,
         cells=job.cells.cells,
         image=job.image,
@@ -211,12 +219,6 @@ def _genotype(job: _Job, found: Searched) -> Genotype:
         normal=cells[0],
         reduction=cells[1] if len(cells) > 1 else None,
     )
-    if not found_cells.lets_through:
-        raise ModelError(
-            f"{code_of(found_cells)}: nothing gets through this cell, the search chose `none` on every way; "
-            "search for longer, with a smaller --gamma, or leave none out of --operations"
-        )
-    return found_cells
 
 
 def _trained(job: _Job, found: Searched, genotype: Genotype) -> nn.Module:

@@ -13,16 +13,21 @@ Rows = list[list[float]]
 
 
 def select_cell(
-    space: str, operations: Sequence[str], probabilities: Tensor, *, max_skips: int | None = None
+    space: str,
+    operations: Sequence[str],
+    probabilities: Tensor,
+    *,
+    max_skips: int | None = None,
+    without_none: bool = False,
 ) -> Cell:
     """Returns the cell of the most probable operations; of equals the first one.
 
-    In the darts space `none` is no choice, and a node keeps the two edges whose best operations are most
-    probable. Where more than `max_skips` edges would be skip connections, the least probable of them takes
-    its next best operation, until there are few enough.
+    In the darts space a node keeps the two edges whose best operations are most probable, and `none` is no
+    choice; with `without_none` it is none in any space. Where more than `max_skips` edges would be skip
+    connections, the least probable of them takes its next best operation, until there are few enough.
     """
     rows: Rows = probabilities.tolist()
-    if space == "darts" and NONE in operations:
+    if (space == "darts" or without_none) and NONE in operations:
         for row in rows:
             row[operations.index(NONE)] = -1.0
     while True:
