@@ -20,7 +20,7 @@ from edgecompress.devices.tflite_contents import read_contents
 from edgecompress.errors import UnsupportedLayer
 from edgecompress.export import to_onnx
 from edgecompress.latency import onnx_blocks, tflite_blocks
-from edgecompress.latency.keys import block_key, curve_key, curve_width, width_keys
+from edgecompress.latency.keys import block_key, curve_key, curve_width, dimension_key, head_dim, width_keys
 from edgecompress.methods.branches import METHOD as BRANCHES
 from edgecompress.methods.lowrank import METHOD as LOWRANK
 from edgecompress.methods.tucker2 import METHOD as TUCKER2
@@ -86,6 +86,7 @@ TOKENS = {
     "mlp": (one_branch(*mlp(8, 20)), (5, 1)),
     "attention": (one_branch(*attention(8, 3, 4)), (5, 1)),
     "bare": (one_branch(attention(8, 3, 4)[1]), (5, 1)),
+    "windows": (one_branch(*attention(8, 3, 4)), (5, 6)),
 }
 every_block = pytest.mark.parametrize("case", [*MAPS, *TOKENS])
 
@@ -245,6 +246,27 @@ def test_attention_has_the_operators_converters_write(tmp_path):
     assert kinds_of(written("tflite", "mlp", "float32", tmp_path)[0]) == {"FULLY_CONNECTED": 2, "GELU": 1}
 
 
+@every_format
+def test_tokens_mix_within_their_window_only(name, tmp_path):
+    file, _, (tokens, _) = written(name, "windows", "float32", tmp_path)
+    before, after = (run_on(file, name, change) for change in (0.0, 1.0))
+    moved = np.abs(before - after).max(axis=-1).reshape(-1, tokens)
+    assert moved[0].min() > 1e-4 and moved[1:].max() == 0
+
+
+def run_on(file, name, change):
+    """Runs a block of 30 tokens, the first of which is changed."""
+    x = noise((30, 8), np.float32)
+    x[0] += change
+    if name == "onnx":
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        return session.run(None, {"image": x[None]})[0][0]
+    interpreter = open_interpreter(file, threads=1)
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    interpreter.invoke()
+    return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+
 def test_biases_stand_where_networks_have_them_whatever_a_block_says(tmp_path):
     for case in ("pair", "mlp", "branches"):
         block, in_size = (MAPS | TOKENS)[case]
@@ -328,6 +350,19 @@ def test_keys_read_as_documented():
     assert block_key(one_branch(*mlp(96, 192)), (49, 1)) == "linear 96>192 @49x1 > gelu 192 > linear 192>96"
     three = chains(5)["three"]
     assert curve_key(three, (7, 7)) == "conv 8>6 1x1 @7x7 > conv 6>* 3x3 p1x1 > conv *>8 1x1"
+
+
+def test_attention_has_a_curve_of_its_own_by_the_width_of_its_heads():
+    key = "linear 96>* @49x1 > attention h4x* > linear *>96"
+    assert {dimension_key(attention(96, 4, each), (49, 1)) for each in (1, 8, 24)} == {key}
+    others = [
+        (attention(96, 3, 24), (49, 1)),
+        (attention(88, 4, 24), (49, 1)),
+        (attention(96, 4, 24), (49, 4)),
+    ]
+    assert key not in {dimension_key(ops, size) for ops, size in others}
+    assert head_dim(attention(96, 4, 8)) == 8
+    assert dimension_key(mlp(96, 192), (49, 1)) is None
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def write_block(block: Block, in_size: Size, path: Path, dtype: str = "float32",
     one_token = ops[0].kind != "conv2d" and in_size == (1, 1)
     source = nodes.dequantised("image") if int8 else "image"
     entrance = Map(source, flat=one_token, transposed=one_token)
-    result = write_block_ops(nodes, block, entrance, in_size[0] * in_size[1])
+    windows = 1 if ops[0].kind == "conv2d" else in_size[1]
+    result = write_block_ops(nodes, block, entrance, in_size[0] * in_size[1], windows=windows)
     result = nodes.quantised(result) if int8 else result
     shapes = _shape(ops[0], in_size, ops[0].inputs), _shape(ops[-1], chain_out_size(ops, in_size))
     content = _model(nodes, result, shapes, int8=int8)

@@ -25,16 +25,18 @@ class Map:
     """Whether linear layers keep their weights as torch does, (outputs, inputs)."""
 
 
-def write_block_ops(nodes: Nodes, block: Block, source: Map, tokens: int, *, biased: bool = True) -> str:
+def write_block_ops(
+    nodes: Nodes, block: Block, source: Map, tokens: int, *, windows: int = 1, biased: bool = True
+) -> str:
     """Adds the nodes of a block that reads `source`, and returns the name of its result.
 
-    The result has as many axes as the source. `tokens` are the pixels of an image. `biased`: the last
-    operator has a bias.
+    The result has as many axes as the source. `tokens` are the pixels of an image, or of
+    all `windows`. `biased`: the last operator has a bias.
     """
     first, *others = block.branches
-    total = _Chain(nodes, tokens, biased).write(first, source)
+    total = _Chain(nodes, tokens, windows, biased).write(first, source)
     for ops in others:
-        total = nodes.node("Add", [total, _Chain(nodes, tokens, False).write(ops, source)])
+        total = nodes.node("Add", [total, _Chain(nodes, tokens, windows, False).write(ops, source)])
     return total
 
 
@@ -42,6 +44,7 @@ def write_block_ops(nodes: Nodes, block: Block, source: Map, tokens: int, *, bia
 class _Chain:
     nodes: Nodes
     tokens: int
+    windows: int
     biased: bool
 
     def write(self, ops: Sequence[Op], source: Map) -> str:
@@ -94,9 +97,13 @@ class _Chain:
         if source.flat:
             joined = self._reshaped(joined, (1, self.tokens, op.inputs))
         parts = self.nodes.split("Split", [joined], 3, axis=2, num_outputs=3)
-        q, k, v = (self._reshaped(part, (1, self.tokens, heads, each), allowzero=1) for part in parts)
+        apart = (self.windows, self.tokens // self.windows, heads, each)
+        q, k, v = (self._reshaped(part, apart, allowzero=1) for part in parts)
         q = self.nodes.node("Mul", [self._transposed(q, (0, 2, 1, 3)), self.nodes.number(each**-0.5)])
         scores = self.nodes.node("MatMul", [q, self._transposed(k, (0, 2, 3, 1))])
+        if self.windows > 1:  # a bias of the positions within a window
+            bias = self.nodes.number(1.0, shape=(1, heads, apart[1], apart[1]))
+            scores = self.nodes.node("Add", [scores, bias])
         weights = self.nodes.node("Softmax", [scores], axis=-1)
         mixed = self.nodes.node("MatMul", [weights, self._transposed(v, (0, 2, 1, 3))])
         shape = (self.tokens, op.outputs) if flat else (1, self.tokens, op.outputs)

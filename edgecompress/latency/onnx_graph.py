@@ -65,11 +65,15 @@ class Nodes:
         self.constants.append(onnx().numpy_helper.from_array(values, name))
         return name
 
-    def number(self, value: float) -> str:
-        """Adds a constant of one number."""
+    def number(self, value: float, shape: tuple[int, ...] = ()) -> str:
+        """Adds a constant of one number, which may fill a tensor."""
         if not self.int8:
-            return self.constant(np.array(value, np.float32))
-        whole, scale, zero = np.array(127, np.int8), np.array(value / 127, np.float32), np.array(0, np.int8)
+            return self.constant(np.full(shape, value, np.float32))
+        whole, scale, zero = (
+            np.full(shape, 127, np.int8),
+            np.array(value / 127, np.float32),
+            np.array(0, np.int8),
+        )
         names = [self.constant(whole), self.constant(scale), self.constant(zero)]
         return self._append("DequantizeLinear", names, [f"{names[0]}_read"])
 

@@ -10,11 +10,14 @@ from edgecompress.core.types import Op
 from edgecompress.latency.tflite_graph import Graph
 
 
-def write_attention(graph: Graph, op: Op, source: int, output: int | None = None) -> int:
-    """Adds the attention of tokens whose queries, keys and values stand side by side; returns its result."""
-    heads, tokens = op.groups, graph.shape(source)[-2]
+def write_attention(graph: Graph, op: Op, source: int, output: int | None = None, *, windows: int = 1) -> int:
+    """Adds the attention of tokens whose queries, keys and values stand side by side; returns its result.
+
+    Tokens of one window come after those of the window before; several get a bias of their positions.
+    """
+    heads, tokens = op.groups, graph.shape(source)[-2] // windows
     q, k, v = _parts(graph, op, source)
-    apart = (1, tokens, heads, op.outputs // heads)
+    apart = (windows, tokens, heads, op.outputs // heads)
     queries = _transposed(graph, _reshaped(graph, q, apart), (0, 2, 1, 3))
     keys = _transposed(graph, _reshaped(graph, k, apart), (0, 2, 3, 1))
     values = _transposed(graph, _reshaped(graph, v, apart), (0, 2, 1, 3))
@@ -35,14 +38,16 @@ def _parts(graph: Graph, op: Op, source: int) -> tuple[int, int, int]:
 
 
 def _mixed(graph: Graph, queries: int, keys: int, values: int) -> int:
-    _, heads, tokens, each = graph.shape(queries)
-    scores = graph.activation((1, heads, tokens, tokens), queries)
-    graph.operator("BATCH_MATMUL", [queries, keys], scores)
-    weights = graph.share((1, heads, tokens, tokens), queries)
+    windows, heads, tokens, each = graph.shape(queries)
+    shape = (windows, heads, tokens, tokens)
+    scores = graph.operator("BATCH_MATMUL", [queries, keys], graph.activation(shape, queries))
+    if windows > 1:
+        bias = graph.numbers(np.ones((1, *shape[1:]), np.float32), queries)
+        scores = graph.operator("ADD", [scores, bias], graph.activation(shape, queries))
+    weights = graph.share(shape, queries)
     graph.operator("SOFTMAX", [scores], weights, beta=1.0)
-    return graph.operator(
-        "BATCH_MATMUL", [weights, values], graph.activation((1, heads, tokens, each), queries)
-    )
+    mixed = graph.activation((windows, heads, tokens, each), queries)
+    return graph.operator("BATCH_MATMUL", [weights, values], mixed)
 
 
 def _reshaped(graph: Graph, source: int, shape: Sequence[int], output: int | None = None) -> int:

@@ -89,7 +89,7 @@ class _Chain:
         if op.kind == "gelu":
             return self.graph.operator("GELU", [source], self._output(end, source))
         if op.kind == "attention":
-            return write_attention(self.graph, op, source, end.output)
+            return write_attention(self.graph, op, source, end.output, windows=size[1])
         if any(op.padding) and not _is_same(op, size):
             (top, left), graph = op.padding, self.graph
             source = write_pad(graph, source, (top, top), (left, left))
