@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from edgecompress.core.progress import Progress, terminal_progress
+from edgecompress.core.progress import NO_PROGRESS, Progress, terminal_progress
 from edgecompress.errors import EdgeCompressError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def running() -> Iterator[Progress]:
     # read when torch starts its threads: waiting ones must not spin away the cores of a busy machine
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with one_line_errors(), _quiet_libraries(), terminal_progress() as progress, _stdout_to_stderr():
-        yield progress
+        yield NO_PROGRESS if _is_one_of_many() else progress
 
 
 @contextlib.contextmanager
@@ -49,7 +49,9 @@ def one_line_errors() -> Iterator[None]:
 
 
 def show(result: Record, *, as_json: bool) -> None:
-    """Prints a result on stdout, as tables or as JSON."""
+    """Prints a result on stdout, as tables or as JSON; of the processes of torchrun the first one does."""
+    if _is_one_of_many():
+        return
     if as_json:
         from edgecompress.core.store import to_json
 
@@ -60,6 +62,10 @@ def show(result: Record, *, as_json: bool) -> None:
     from edgecompress.report.text import render
 
     Console(highlight=False).print(render(result))
+
+
+def _is_one_of_many() -> bool:
+    return os.environ.get("RANK", "0") != "0"
 
 
 @contextlib.contextmanager

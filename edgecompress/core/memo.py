@@ -64,6 +64,10 @@ class Memo:
         """Returns where a step may keep what it needs to go on; None where nothing is kept."""
         return None if self.directory is None else self.directory / file_name(name)
 
+    def alone(self) -> Memo:
+        """Returns the memo for what one process does while others wait for nothing."""
+        return self
+
 
 def file_name(name: str) -> str:
     """Returns the name of a step as a file may have it: names of layers may be long, with any character."""

@@ -5,6 +5,9 @@ search, measure, correct the calibration, search again, until the measured value
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from edgecompress.core.plugins import discover
@@ -20,13 +23,15 @@ from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.sources import LoadedModel, load_model
 from edgecompress.pipeline.latency_costs import read_clock
 from edgecompress.pipeline.material import ImageOptions, gather
-from edgecompress.pipeline.preparation import Recipe
+from edgecompress.pipeline.preparation import Offer, Recipe
 from edgecompress.pipeline.search_goal import read_goal
 from edgecompress.pipeline.search_job import Job, searched
+from edgecompress.pipeline.shared_memo import shared
 from edgecompress.pipeline.strategies import Strategy, find_strategy, searches
 from edgecompress.pipeline.target_layers import chosen_layers
 from edgecompress.search import ranks
 from edgecompress.search.contract import Selection
+from edgecompress.search.parallel import is_first, process_group
 
 SEARCH_FILE = "search.json"
 TABLE = "pixel4.json"
@@ -154,12 +159,27 @@ def search(
         | _model_file(loaded)
         | ({} if clock is None else {str(clock.path): clock.table.sha256})
     )
-    start = Start(runs_dir, "search", name, options, seed, inputs, overwrite, resuming)
+    with process_group(), own_runs(runs_dir) as own_dir:
+        start = Start(own_dir, "search", name, options, seed, inputs, overwrite, resuming and is_first())
+        return _run(start, job, offered)
+
+
+def _run(start: Start, job: Job, offered: Offer) -> SearchResult:
     with resumable_run(start) as (run, memo):
-        result, module = searched(job, offered, run.path, memo)
+        result, module = searched(job, offered, run.path, shared(memo))
         save_artefact(run.directory, result.plan, module)
         write_record(run.directory / SEARCH_FILE, result)
     return result
+
+
+@contextlib.contextmanager
+def own_runs(runs_dir: Path) -> Iterator[Path]:
+    """Yields the user's runs to the first process of `torchrun`, and others a directory that goes away."""
+    if is_first():
+        yield runs_dir
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
 
 
 def _check_front(strategy: Strategy) -> None:

@@ -20,7 +20,7 @@ def confirm(
 
     Nothing that goes wrong here may cost the network, which is finished.
     """
-    memo = prepared.memo
+    memo = prepared.memo.alone()  # other processes have no device
     try:
         with timed(standing):
             file = _exported(prepared, device, outcome)

@@ -17,6 +17,7 @@ from edgecompress.pipeline.search_drop import drop_of
 from edgecompress.pipeline.search_goal import floor_of
 from edgecompress.pipeline.search_standing import CLOSE, Loop, Outcome, Standing, best, meets, timed, unmet
 from edgecompress.search.contract import Choices, Problem, plan_hash
+from edgecompress.search.parallel import is_first, same_everywhere
 
 ROUNDS = 3
 JUST_ABOVE = 1 + 1e-9
@@ -32,7 +33,7 @@ def close_loop(loop: Loop, prepared: Prepared, metric: Metric, target: float) ->
     """
     device, why_not = _device(loop, prepared) if metric == "ms" else (None, None)
     standing = Standing(loop.clock)
-    if device is not None:
+    if same_everywhere(float(device is not None)):
         try:
             _rounds_(loop, prepared, device, target, standing)
         except ExportError as error:
@@ -46,6 +47,8 @@ def close_loop(loop: Loop, prepared: Prepared, metric: Metric, target: float) ->
 
 
 def _device(loop: Loop, prepared: Prepared) -> tuple[Target | None, str | None]:
+    if not is_first():
+        return None, "measured by the first process"
     if loop.clock is None or loop.rounds == 0:
         return None, None if loop.clock is None else "not asked for (--rounds 0)"
     folder = prepared.memo.directory
@@ -85,7 +88,9 @@ def _losing_little(
     return found.choices if kept else prepared.selection.select(problem)
 
 
-def _rounds_(loop: Loop, prepared: Prepared, device: Target, target: float, standing: Standing) -> None:
+def _rounds_(
+    loop: Loop, prepared: Prepared, device: Target | None, target: float, standing: Standing
+) -> None:
     """Chooses and measures until a plan is near enough, or the rounds are spent."""
     for number in range(1, _most_rounds(loop) + 1):
         assert standing.clock is not None
@@ -138,11 +143,14 @@ def _correction(loop: Loop, clock: Clock) -> float:
     return loop.clock.calibration.scale / clock.calibration.scale
 
 
-def _plan_ms(prepared: Prepared, device: Target, choices: Choices, standing: Standing) -> float:
-    layers = {layer.name: layer for layer in device.clock.layers}
-    changes = [(layers[name], choice.blocks[0]) for name, choice in choices.items()]
+def _plan_ms(prepared: Prepared, device: Target | None, choices: Choices, standing: Standing) -> float:
+    def measure() -> float:
+        assert device is not None  # asked of the process that has it
+        layers = {layer.name: layer for layer in device.clock.layers}
+        return device.plan_ms([(layers[name], choice.blocks[0]) for name, choice in choices.items()])
+
     with timed(standing):
-        return prepared.memo.number(f"plan ms {plan_hash(choices)}", lambda: device.plan_ms(changes))
+        return prepared.memo.number(f"plan ms {plan_hash(choices)}", measure)
 
 
 def _realised(

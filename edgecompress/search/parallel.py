@@ -8,10 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+LONGEST_WAIT = timedelta(days=1)
+"""Others wait while the first process measures on a device."""
 
 
 @contextlib.contextmanager
@@ -20,7 +24,7 @@ def process_group() -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=LONGEST_WAIT)
     try:
         yield
     finally:
