@@ -35,7 +35,12 @@ def find_units(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Uni
     Attention in windows is found once it is rewritten (`rewrite_attention_`), attention of other kinds that
     does not get tokens (1, tokens, width) is left out.
     """
-    found = {name: parts for name, module in model.named_modules() if (parts := _parts_of(module))}
+    inside = {module.attention for module in model.modules() if isinstance(module, AsMultihead)}
+    found = {
+        name: parts
+        for name, module in model.named_modules()
+        if module not in inside and (parts := _parts_of(module))
+    }
     shapes = _input_shapes(model, list(found), input_shape)
     units = (_unit(name, model.get_submodule(name), found[name], shape) for name, shape in shapes.items())
     return tuple(unit for unit in units if unit is not None)
@@ -74,7 +79,7 @@ def _mlp(module: nn.Module) -> Parts | None:
 def _attention(module: nn.Module) -> Parts | None:
     if isinstance(module, nn.MultiheadAttention):
         return _attention_parts(module.embed_dim, module.embed_dim, module.num_heads, ())
-    if isinstance(module, AsMultihead):  # it does not call its attention as a module
+    if isinstance(module, AsMultihead):  # which may or may not call its attention as a module
         inside = _attention(module.attention)
         return None if inside is None else (inside[0], tuple(f"attention.{name}" for name in inside[1]))
     heads = next((getattr(module, name) for name in _HEADS if hasattr(module, name)), None)
