@@ -197,6 +197,7 @@ def _realised(
             readings = _measured(job)
     with timed(seconds, "narrowing"):
         result = _cut(job, readings if make_up and job.calibration else None)
+    result.seconds = seconds
     if not job.calibration:
         return result
     reference = log_probabilities(job.dense, job.judges)
@@ -206,7 +207,6 @@ def _realised(
     if batch_norm != "keep":
         with timed(seconds, "batch norm"):
             _correct_batch_norm_(result, job, reference, always=batch_norm == "correct")
-    result.seconds = seconds
     return result
 
 
