@@ -31,6 +31,13 @@ def search(
     front: Annotated[
         bool, typer.Option("--front", help="Show the whole trade-off, from the fastest plan to nearly dense.")
     ] = False,
+    space: Annotated[
+        str,
+        typer.Option(
+            metavar="lowrank|widths|dims|joint",
+            help="What may change: low-rank layers, channels, transformer dimensions, or all in one budget.",
+        ),
+    ] = "lowrank",
     search: Annotated[
         str, typer.Option(metavar="NAME", help="How; see `edgecompress list searches`.")
     ] = "hybrid",
@@ -89,6 +96,7 @@ def search(
           --latency-table phone.json --target-ms 1.2
       edgecompress search --max-drop 1.0
       edgecompress search --front
+      edgecompress search --space joint -m zoo:fashion_vit
     """
     with running() as progress:
         from edgecompress.pipeline.search import search as run
@@ -101,6 +109,7 @@ def search(
             max_drop=max_drop,
             budget=budget,
             front=front,
+            space=space,
             search=search,
             weights=weights,
             data=data,

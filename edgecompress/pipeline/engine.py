@@ -109,7 +109,7 @@ def build(prepared: Prepared, choices: Choices) -> nn.Module:
     """Returns a copy of the dense model with the factors of a plan, not yet repaired."""
     network = copy.deepcopy(prepared.setting.model)
     for name in choices:
-        replace_(network, name, _block(prepared, choices, name))
+        replace_(network, name, block_of(prepared, choices, name))
     return network
 
 
@@ -125,7 +125,7 @@ def filling(prepared: Prepared) -> Fill:
     return lambda candidate: fill(candidate.method, candidate.layers[0])(candidate)
 
 
-def _block(prepared: Prepared, choices: Choices, name: str) -> nn.Module:
+def block_of(prepared: Prepared, choices: Choices, name: str) -> nn.Module:
     """Returns what stands at `name` under these choices, with freshly found factors."""
     dense = layer_named(prepared.setting.model, name)
     if name not in choices:
@@ -176,7 +176,7 @@ def _searched_locally(
     @functools.cache  # not needed at all where every loss is remembered
     def computed() -> PlanLoss:
         batches = few_images(prepared.setting.calibration)
-        block = functools.partial(_block, prepared)
+        block = functools.partial(block_of, prepared)
         return PlanLoss(build(prepared, choices), choices, names, block, batches, prepared.setting.model)
 
     def loss(attempt: Choices, *, near: Choices, bar: float) -> float:

@@ -8,21 +8,27 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+
+from torch import nn
 
 from edgecompress.core.plugins import discover
 from edgecompress.core.presets import pick_preset
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.search_results import SearchResult
 from edgecompress.core.store import sha256_of, write_record
-from edgecompress.core.types import Size
+from edgecompress.core.types import Layer, Size
 from edgecompress.core.unfinished import Start, resumable_run
 from edgecompress.devices.contract import Options as DeviceOptions
 from edgecompress.errors import ConfigError
 from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.sources import LoadedModel, load_model
-from edgecompress.pipeline.latency_costs import read_clock
+from edgecompress.pipeline.joint import narrowable_in
+from edgecompress.pipeline.joint_search import searched_jointly
+from edgecompress.pipeline.latency_costs import Clock, read_clock
 from edgecompress.pipeline.material import ImageOptions, gather
+from edgecompress.pipeline.narrowed import Narrowable
 from edgecompress.pipeline.preparation import Offer, Recipe
 from edgecompress.pipeline.search_goal import read_goal
 from edgecompress.pipeline.search_job import Job, searched
@@ -50,6 +56,7 @@ def search(
     max_drop: float | None = None,
     budget: str | None = None,
     front: bool = False,
+    space: str = "lowrank",
     search: str = "hybrid",
     weights: str | None = None,
     data: str | None = None,
@@ -91,7 +98,8 @@ def search(
         max_drop: Percentage points of accuracy that may be lost on selection images, for the fastest plan.
         budget: In words, as `ms=60%`, `macs=50%` or `params=1.2M`; the last two need no table.
         front: Show the whole trade-off; it is written in any case.
-        search: Of `edgecompress list searches`.
+        space: What may become of the model: `lowrank`, `widths`, `dims` or `joint`.
+        search: Of `edgecompress list searches`; spaces other than `lowrank` have one of their own.
         weights: Checkpoint; this and the options to `classes` as for `compress`.
         data: Images.
         report_data: Other images for the report.
@@ -147,13 +155,26 @@ def search(
         model, weights=weights, classes=classes, input_size=input_size, channels=channels, mean=mean, std=std
     )
     images = ImageOptions(data, report_data, calibration_images, selection_images, report_images, seed)
-    material = gather(loaded, chosen_layers(loaded, layers), images, images_needed=True)
-    clock = read_clock(latency_table, loaded, material.layers) if goal.metric == "ms" else None
+    narrowable = None if space == "lowrank" else narrowable_in(loaded, space)
+    if narrowable is not None:
+        if goal.budget is None:
+            raise ConfigError(
+                f"--max-drop: works with --space lowrank; give {space} a time or another budget"
+            )
+        recipe = replace(recipe, rank_selection="exact", local_search=False)
+        loaded = replace(loaded, module=narrowable.module)
+    names = chosen_layers(loaded, layers) if narrowable is None else _rewritten(loaded, layers, narrowable)
+    material = gather(loaded, names, images, images_needed=True)
+    clock = None
+    if goal.metric == "ms":
+        clock = read_clock(latency_table, loaded, material.layers if narrowable is None else ())
+        material = replace(material, layers=_timed(material.layers, clock))
     device = DeviceOptions(
         serial=serial, benchmark_binary=benchmark_binary, timeout_s=timeout_s, adb=adb, clean=True
     )
     job = Job(goal, strategy, recipe, material, clock, device, rounds, preset, front, seed, progress)
-    offered = job.offered()  # a target out of reach is known before anything takes long
+    # a target out of reach is known before anything takes long
+    offered = job.offered() if narrowable is None else job.offered_jointly(low_rank=space == "joint")
     inputs = (
         material.inputs
         | _model_file(loaded)
@@ -161,15 +182,30 @@ def search(
     )
     with process_group(), own_runs(runs_dir) as own_dir:
         start = Start(own_dir, "search", name, options, seed, inputs, overwrite, resuming and is_first())
-        return _run(start, job, offered)
+        return _run(start, job, offered, narrowable)
 
 
-def _run(start: Start, job: Job, offered: Offer) -> SearchResult:
+def _run(start: Start, job: Job, offered: Offer, narrowable: Narrowable | None) -> SearchResult:
     with resumable_run(start) as (run, memo):
-        result, module = searched(job, offered, run.path, shared(memo))
+        if narrowable is None:
+            result, module = searched(job, offered, run.path, shared(memo))
+        else:
+            result, module = searched_jointly(job, narrowable, offered, run.path, memo)
         save_artefact(run.directory, result.plan, module)
         write_record(run.directory / SEARCH_FILE, result)
     return result
+
+
+def _rewritten(loaded: LoadedModel, layers: str, narrowable: Narrowable) -> tuple[str, ...]:
+    """Returns the layers to compress of a model whose attention was rewritten, with those of its groups."""
+    known = {name for name, one in loaded.module.named_modules() if isinstance(one, nn.Conv2d | nn.Linear)}
+    kinds = ("head_dim", "hidden")
+    inside = (cut.module for one in narrowable.groups if one.kind in kinds for cut in one.cuts)
+    return tuple(dict.fromkeys(name for name in (*chosen_layers(loaded, layers), *inside) if name in known))
+
+
+def _timed(layers: tuple[Layer, ...], clock: Clock) -> tuple[Layer, ...]:
+    return tuple(layer for layer in layers if layer.name in clock.calibration.layers)
 
 
 @contextlib.contextmanager

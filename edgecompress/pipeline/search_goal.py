@@ -68,15 +68,20 @@ def check_limit(limit: float, costs: Costs, options: tuple[Options, ...]) -> Non
     """
     unit = costs.metric
     if limit >= costs.dense:
-        raise BudgetError(
-            f"target {limit:.4g} {unit}: the dense model takes {costs.dense:.4g} already; ask for less"
-        )
+        raise already_met(limit, costs)
     floor = floor_of(costs, options)
     if limit < floor:
         raise BudgetError(
             f"target {limit:.4g} {unit}: cannot be met; the least any plan takes is {floor:.4g} of the dense "
             f"model's {costs.dense:.4g}, so the largest speed-up is {costs.dense / floor:.2f}"
         )
+
+
+def already_met(limit: float, costs: Costs) -> BudgetError:
+    """Returns the error of a target that asks for nothing."""
+    return BudgetError(
+        f"target {limit:.4g} {costs.metric}: the dense model takes {costs.dense:.4g} already; ask for less"
+    )
 
 
 def floor_of(costs: Costs, options: tuple[Options, ...]) -> float:

@@ -20,7 +20,7 @@ from edgecompress.pipeline.material import Material
 from edgecompress.pipeline.preparation import Offer, Prepared, Recipe, offer, prepare
 from edgecompress.pipeline.search_drop import limit_for_drop
 from edgecompress.pipeline.search_front import front_points
-from edgecompress.pipeline.search_goal import Goal, check_limit, floor_of
+from edgecompress.pipeline.search_goal import Goal, already_met, check_limit, floor_of
 from edgecompress.pipeline.search_loop import close_loop
 from edgecompress.pipeline.search_standing import Loop, Outcome
 from edgecompress.pipeline.strategies import Strategy
@@ -64,6 +64,21 @@ class Job:
         if self.goal.budget is not None:
             check_limit(self.goal.budget.limit(costs.dense), costs, found.options)
         return found
+
+    def offered_jointly(self, *, low_rank: bool) -> Offer:
+        """What may become of layers beside getting narrower; nothing where only that is searched.
+
+        Raises:
+            BudgetError: the dense model meets the target already.
+        """
+        costs = self.costs()[self.goal.metric]
+        assert self.goal.budget is not None
+        limit = self.goal.budget.limit(costs.dense)
+        if limit >= costs.dense:
+            raise already_met(limit, costs)
+        if not low_rank:
+            return Offer((), ())
+        return offer(self.material.setting(self.costs()), self.recipe, paying=costs)
 
     def loop(self) -> Loop:
         """What the loop works with."""

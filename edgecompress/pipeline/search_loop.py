@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from edgecompress.core.memo import Memo
 from edgecompress.core.search_results import Round
 from edgecompress.core.types import Metric
 from edgecompress.errors import BudgetError, ConfigError, ExportError
@@ -31,7 +32,7 @@ def close_loop(loop: Loop, prepared: Prepared, metric: Metric, target: float) ->
         BudgetError: not even the table's prediction can meet it.
         DeviceError: the device was at hand and is no longer.
     """
-    device, why_not = _device(loop, prepared) if metric == "ms" else (None, None)
+    device, why_not = device_of(loop, prepared.memo) if metric == "ms" else (None, None)
     standing = Standing(loop.clock)
     if same_everywhere(float(device is not None)):
         try:
@@ -46,12 +47,17 @@ def close_loop(loop: Loop, prepared: Prepared, metric: Metric, target: float) ->
     return outcome if device is None else confirm(loop, prepared, device, target, standing, outcome)
 
 
-def _device(loop: Loop, prepared: Prepared) -> tuple[Target | None, str | None]:
+def device_of(loop: Loop, memo: Memo) -> tuple[Target | None, str | None]:
+    """Returns the table's device, or why it is not used.
+
+    Raises:
+        DeviceError: it was asked for and is not at hand.
+    """
     if not is_first():
         return None, "measured by the first process"
     if loop.clock is None or loop.rounds == 0:
         return None, None if loop.clock is None else "not asked for (--rounds 0)"
-    folder = prepared.memo.directory
+    folder = memo.directory
     assert folder is not None  # a search always keeps what it has finished
     loaded, table = loop.material.loaded, loop.clock.table
     options = replace(loop.device, threads=table.conditions.threads, cores=table.conditions.cores)
@@ -92,7 +98,7 @@ def _rounds_(
     loop: Loop, prepared: Prepared, device: Target | None, target: float, standing: Standing
 ) -> None:
     """Chooses and measures until a plan is near enough, or the rounds are spent."""
-    for number in range(1, _most_rounds(loop) + 1):
+    for number in range(1, most_rounds(loop) + 1):
         assert standing.clock is not None
         now = prepared.costing(standing.clock.costs())
         choices, limit = _next_plan(loop, now, target, standing)
@@ -116,7 +122,8 @@ def _rounds_(
         standing.clock = standing.clock.corrected(measured / predicted)
 
 
-def _most_rounds(loop: Loop) -> int:
+def most_rounds(loop: Loop) -> int:
+    """Returns how often at most a plan is measured."""
     if loop.max_drop is not None:
         return 1
     return ROUNDS if loop.rounds is None else loop.rounds

@@ -32,9 +32,15 @@ from edgecompress.search.image_pool import Batch
 
 
 def measure_readings(
-    model: nn.Module, groups: Sequence[Group], batches: Sequence[Batch], seed: int, progress: Progress
+    model: nn.Module,
+    groups: Sequence[Group],
+    batches: Sequence[Batch],
+    seed: int,
+    progress: Progress,
+    *,
+    temperature: float = 1.0,
 ) -> dict[str, list[Reading]]:
-    """Returns the readers of every group.
+    """Returns the readers of every group, by the divergence of the outputs at a temperature.
 
     Raises:
         DataError: there are no images.
@@ -49,7 +55,7 @@ def measure_readings(
     sums = _Sums({}, defaultdict(int))
     generator = torch.Generator().manual_seed(seed)
     for images, _ in progress.track(batches, "moments of units"):
-        _add_(sums, model, groups, images, generator)
+        _add_(sums, model, groups, images, generator, temperature)
     return {group.name: _readings(model, group, sums, count) for group in groups}
 
 
@@ -69,11 +75,16 @@ class _Sums:
 
 
 def _add_(
-    sums: _Sums, model: nn.Module, groups: Sequence[Group], images: Tensor, generator: torch.Generator
+    sums: _Sums,
+    model: nn.Module,
+    groups: Sequence[Group],
+    images: Tensor,
+    generator: torch.Generator,
+    temperature: float,
 ) -> None:
     readers = {cut.module for group in groups for cut in reading_cuts(group)}
     makers = {group.gates[0].module for group in groups if group.kind == "head_dim"}
-    calls = _run(model, readers | makers, images, generator)
+    calls = _run(model, readers | makers, images, generator, temperature)
     for name in sorted(readers):
         _, _, gradient = calls[name]
         sums.add_(("", name), _rows(layer_named(model, name), gradient))
@@ -91,12 +102,14 @@ Call = tuple[Tensor, Tensor, Tensor]
 """What a module read, what it put out, and the gradient there."""
 
 
-def _run(model: nn.Module, names: set[str], images: Tensor, generator: torch.Generator) -> dict[str, Call]:
+def _run(
+    model: nn.Module, names: set[str], images: Tensor, generator: torch.Generator, temperature: float
+) -> dict[str, Call]:
     """Runs forward and backward once, for labels drawn from the outputs."""
     seen: dict[str, tuple[Tensor, Tensor]] = {}
     handles = [layer_named(model, name).register_forward_hook(_recorder(seen, name)) for name in names]
     try:
-        logits = model(images.detach().requires_grad_())
+        logits = model(images.detach().requires_grad_()) / temperature
     finally:
         for handle in handles:
             handle.remove()

@@ -86,7 +86,7 @@ def kept_by_cost(
             raise ConfigError(
                 f"{group.name}: needs {group.width + 1} errors, one for each number of units kept"
             )
-    ladders = {g.name: _widths(g, floors, multiple) for g in groups}
+    ladders = {g.name: ladder_of(g, floors, multiple) for g in groups}
     descent = _Descent(ladders, {g.name: curves[g.name].tolist() for g in groups}, cost)
     counts = _give_back(descent, _descend(descent, limit), limit)
     return {name: best_units(scores[name], count) for name, count in counts.items()}
@@ -152,7 +152,7 @@ def _rounded(count: int, multiple: int, width: int) -> int:
     return min(-(-count // multiple) * multiple, width)
 
 
-def _widths(group: Group, floors: Mapping[str, int], multiple: int) -> list[int]:
+def ladder_of(group: Group, floors: Mapping[str, int] = FLOORS, multiple: int = MULTIPLE) -> list[int]:
     """Returns the widths a group may have, falling from its own."""
     least = _rounded(_floor(group, floors), multiple, group.width)
     below = range((group.width - 1) // multiple * multiple, least - 1, -multiple)

@@ -1,0 +1,306 @@
+"""`edgecompress search --space widths|dims|joint`: choose, build, export, measure, correct, choose again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from edgecompress.core.costs import block_macs, block_params
+from edgecompress.core.measurement import Comparison
+from edgecompress.core.memo import Memo
+from edgecompress.core.results import LayerChange, ModelSummary
+from edgecompress.core.search_results import FrontPoint, Latency, LayerTime, Round, SearchResult
+from edgecompress.core.types import Block, Layer, Plan
+from edgecompress.errors import BudgetError, EdgeCompressError
+from edgecompress.pipeline.joint import (
+    JointPrepared,
+    joint_hash,
+    prepare_jointly,
+    realise_jointly,
+)
+from edgecompress.pipeline.latency_costs import Clock
+from edgecompress.pipeline.narrowed import Narrowable, Narrowed
+from edgecompress.pipeline.narrowed_costs import narrowed_op, shapes_of
+from edgecompress.pipeline.preparation import Offer, prepare
+from edgecompress.pipeline.search_device import Target
+from edgecompress.pipeline.search_front import POINTS
+from edgecompress.pipeline.search_job import Job
+from edgecompress.pipeline.search_loop import device_of, most_rounds
+from edgecompress.pipeline.search_standing import CLOSE, best, meets
+from edgecompress.search.contract import Costs
+from edgecompress.search.joint import Joint, choose_jointly, front
+
+SEARCH = "one price for all"
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A choice, its network, and what is known of its time."""
+
+    found: Joint
+    network: Narrowed
+    round: Round | None
+    file: Path | None = None
+
+
+def searched_jointly(
+    job: Job, narrowable: Narrowable, offered: Offer, path: Path, memo: Memo
+) -> tuple[SearchResult, nn.Module]:
+    """Returns the result and its network; `path` is where the run will stand.
+
+    Raises:
+        BudgetError: the limit cannot be met.
+        DeviceError: the device was at hand and is no longer.
+    """
+    begun, progress, material = time.perf_counter(), job.progress, job.material
+    dense = memo.record(
+        "dense", ModelSummary, lambda: material.summary(narrowable.module, progress, what="dense")
+    )
+    low_rank = prepare(material.setting(job.costs()), job.recipe, progress, offered=offered, memo=memo)
+    shapes = shapes_of(narrowable.module, material.loaded.ref.input_shape)
+    prepared = prepare_jointly(narrowable, shapes, low_rank, progress)
+    chosen_s = time.perf_counter()
+    turns, device, why_not = _turns(job, prepared, memo)
+    rounds = [one.round for one in turns if one.round is not None]
+    last = turns[best(rounds)] if rounds else turns[-1]
+    after = memo.record(
+        f"after {joint_hash(last.found)}",
+        ModelSummary,
+        lambda: material.summary(last.network.module, progress, what="compressed"),
+    )
+    told = _told(job, prepared, last, rounds)
+    measured = _measured(job, device, last, memo) if device is not None else (None, None, None)
+    ended = time.perf_counter()
+    seconds = {
+        **low_rank.seconds,
+        "preparing": chosen_s - begun,
+        "choosing, building, measuring": ended - chosen_s,
+    }
+    result = SearchResult(
+        run=str(path),
+        search=SEARCH,
+        metric=job.goal.metric,
+        target=told.target,
+        dense_cost=told.dense_cost,
+        cost=told.cost,
+        met=told.reason is None,
+        reason=told.reason,
+        plan=_plan(job, prepared, last),
+        dense=dense,
+        compressed=after,
+        layers=tuple(_changes(prepared, last.found)),
+        latency=None
+        if job.clock is None
+        else _latency(job.clock, prepared, last, rounds, told, measured, why_not),
+        front=told.front,
+        front_shown=job.front,
+        slower=offered.slower,
+        split=material.split,
+        steps=(*material.warnings, *(("note", one) for one in told.notes), *last.network.steps),
+        seconds={stage: round(value, 3) for stage, value in {**seconds, "all": ended - begun}.items()},
+    )
+    return result, last.network.module
+
+
+@dataclass(frozen=True)
+class _Told:
+    target: float
+    dense_cost: float
+    cost: float
+    """As the table is, without corrections."""
+    reason: str | None
+    front: tuple[FrontPoint, ...]
+    notes: tuple[str, ...]
+
+
+def _target(job: Job) -> tuple[Costs, float]:
+    costs = job.costs()[job.goal.metric]
+    assert job.goal.budget is not None  # checked before
+    return costs, job.goal.budget.limit(costs.dense)
+
+
+def _turns(job: Job, prepared: JointPrepared, memo: Memo) -> tuple[list[_Turn], Target | None, str | None]:
+    """Chooses and measures until a network is near enough, or the rounds are spent."""
+    metric, target = job.goal.metric, _target(job)[1]
+    device, why_not = device_of(job.loop(), memo) if metric == "ms" else (None, None)
+    clock, turns = job.clock, list[_Turn]()
+    for number in range(1, (most_rounds(job.loop()) if device is not None else 1) + 1):
+        costs = job.costs()[metric] if clock is None else clock.costs() if metric == "ms" else _target(job)[0]
+        problem = prepared.problem(costs, clock, target)
+        try:
+            found = choose_jointly(problem)
+        except BudgetError:
+            if not turns:
+                raise
+            break
+        if any(found == one.found for one in turns):  # the correction changes nothing any more
+            break
+        network = realise_jointly(prepared, found, job.progress)
+        if device is None or clock is None:
+            return [_Turn(found, network, None)], None, why_not
+        turn, measured_ms = _timed(job, device, memo, found, network, number, problem.cost(found), target)
+        turns.append(turn)
+        if abs(measured_ms / target - 1) <= CLOSE:
+            break
+        clock = clock.corrected(measured_ms / problem.cost(found))
+    return turns, device, why_not
+
+
+def _timed(
+    job: Job,
+    device: Target,
+    memo: Memo,
+    found: Joint,
+    network: Narrowed,
+    number: int,
+    predicted_ms: float,
+    target_ms: float,
+) -> tuple[_Turn, float]:
+    """Exports a network and measures it."""
+    name = joint_hash(found)
+    assert memo.directory is not None
+    file = memo.directory / f"compressed-{name}{device.dense.suffix}"
+    if not file.is_file():
+        part = file.with_name(f"part{file.suffix}")  # converters go by the suffix
+        device.write(network.module, part)
+        part.replace(file)
+    measured_ms = memo.number(f"file ms {name}", lambda: device.file_ms(file))
+    told = Round(
+        number=number,
+        limit_ms=target_ms,
+        predicted_ms=predicted_ms,
+        measured_ms=measured_ms,
+        file="exported",
+        met=meets(job.loop(), measured_ms, target_ms),
+    )
+    return _Turn(found, network, told, file), measured_ms
+
+
+Measured = tuple[float | None, float | None, Comparison | None]
+"""Milliseconds of the dense and the compressed network, and both in turns."""
+
+
+def _measured(job: Job, device: Target, last: _Turn, memo: Memo) -> Measured:
+    """Nothing that goes wrong here may cost the network, which is finished."""
+    assert last.round is not None and last.file is not None
+    file = last.file
+    try:
+        dense_ms = memo.number("dense ms", lambda: device.file_ms(device.dense))
+        comparison = memo.record(
+            f"comparison {joint_hash(last.found)}",
+            Comparison,
+            lambda: device.compare(file, preset=job.preset, progress=job.progress),
+        )
+    except EdgeCompressError:
+        return None, last.round.measured_ms, None
+    return dense_ms, last.round.measured_ms, comparison
+
+
+def _told(job: Job, prepared: JointPrepared, last: _Turn, rounds: list[Round]) -> _Told:
+    costs, target = _target(job)
+    problem = prepared.problem(costs, job.clock, target)
+    reason = None
+    if last.round is not None and not last.round.met:
+        over = f"{last.round.measured_ms / target - 1:.1%}".replace("%", " %")
+        reason = (
+            f"the device takes {last.round.measured_ms:.4g} ms, {over} more than the {target:.4g} asked for, "
+            f"after {len(rounds)} rounds"
+        )
+    points = tuple(
+        FrontPoint(
+            cost=problem.cost(one),
+            share=problem.cost(one) / costs.dense,
+            predicted_loss=problem.error(one),
+            divergence=None,
+            agreement=None,
+            choices=_named(prepared, one),
+        )
+        for one in front(problem, POINTS)
+    )
+    notes = prepared.narrowed_cost(costs.metric, job.clock).notes
+    return _Told(target, costs.dense, problem.cost(last.found), reason, points[::-1], notes)
+
+
+def _named(prepared: JointPrepared, found: Joint) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    whole = {group.name: group for group in prepared.narrowable.groups}
+    narrower = (
+        (name, whole[name].kind, (width,))
+        for name, width in found.widths.items()
+        if width < whole[name].width
+    )
+    return (*narrower, *((name, one.family, one.ranks) for name, one in found.choices.items()))
+
+
+def _plan(job: Job, prepared: JointPrepared, last: _Turn) -> Plan:
+    order = [layer.name for layer in prepared.shapes.layers]
+    choices = sorted(last.found.choices.items(), key=lambda item: order.index(item[0]))
+    return Plan(
+        model=job.material.loaded.ref,
+        attention_rewritten=prepared.narrowable.rewritten,
+        narrowings=last.network.narrowings,
+        choices=tuple(one for _, one in choices),
+        skipped=prepared.narrowable.refused,
+    )
+
+
+def _block(prepared: JointPrepared, found: Joint, layer: Layer) -> tuple[str, tuple[int, ...], Block]:
+    """Returns what stands in place of a layer: family, ranks or widths, operators."""
+    if layer.name in found.choices:
+        choice = found.choices[layer.name]
+        return choice.family, choice.ranks, choice.blocks[0]
+    op = narrowed_op(layer, prepared.narrowable.groups, found.widths)
+    block = Block(branches=((op,),))
+    return ("dense", (), block) if op == layer.op else ("narrower", (op.inputs, op.outputs), block)
+
+
+def _changes(prepared: JointPrepared, found: Joint) -> list[LayerChange]:
+    changes = []
+    for layer in prepared.shapes.layers:
+        family, ranks, block = _block(prepared, found, layer)
+        dense = Block(branches=((layer.op,),))
+        changes.append(
+            LayerChange(
+                name=layer.name,
+                in_size=layer.in_size,
+                family=family,
+                ranks=ranks,
+                params_before=block_params(dense),
+                params_after=block_params(block),
+                macs_before=block_macs(dense, layer.in_size),
+                macs_after=block_macs(block, layer.in_size),
+            )
+        )
+    return changes
+
+
+def _latency(
+    clock: Clock,
+    prepared: JointPrepared,
+    last: _Turn,
+    rounds: list[Round],
+    told: _Told,
+    measured: Measured,
+    why_not: str | None,
+) -> Latency:
+    def time_of(layer: Layer) -> LayerTime:
+        block = _block(prepared, last.found, layer)[2]
+        before = clock.block_ms(Block(branches=((layer.op,),)), layer.in_size)
+        return LayerTime(name=layer.name, before_ms=before, after_ms=clock.block_ms(block, layer.in_size))
+
+    dense_ms, final_ms, comparison = measured
+    return Latency(
+        table=str(clock.path),
+        device=clock.table.device,
+        provenance=clock.table.provenance,
+        dense_predicted_ms=told.dense_cost,
+        predicted_ms=told.cost,
+        dense_measured_ms=dense_ms,
+        measured_ms=final_ms,
+        rounds=tuple(rounds),
+        layers=tuple(map(time_of, clock.layers)),
+        comparison=comparison,
+        not_measured=why_not,
+    )
