@@ -353,8 +353,10 @@ def test_keys_read_as_documented():
 
 
 def test_attention_has_a_curve_of_its_own_by_the_width_of_its_heads():
-    key = "linear 96>* @49x1 > attention h4x* > linear *>96"
-    assert {dimension_key(attention(96, 4, each), (49, 1)) for each in (1, 8, 24)} == {key}
+    key = "linear 96>* @49x1 > attention h4x2* > linear *>96"
+    assert {dimension_key(attention(96, 4, each), (49, 1)) for each in (2, 8, 24)} == {key}
+    odd = {dimension_key(attention(96, 4, each), (49, 1)) for each in (1, 7, 23)}
+    assert odd == {"linear 96>* @49x1 > attention h4x2*+1 > linear *>96"}
     others = [
         (attention(96, 3, 24), (49, 1)),
         (attention(88, 4, 24), (49, 1)),

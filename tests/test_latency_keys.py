@@ -151,6 +151,31 @@ def test_a_curve_is_drawn_on_where_it_was_left_as_slower_than_its_layer():
     assert make_lookup(table(entry(pair(4), 1.0))).ms(pair(16), (8, 8)) == pytest.approx(1.0)
 
 
+def heads(number: int, each: int) -> Block:
+    inner = number * each
+    middle = Op(kind="attention", inputs=3 * inner, outputs=inner, groups=number)
+    first, last = (Op(kind="linear", inputs=a, outputs=b) for a, b in ((48, 3 * inner), (inner, 48)))
+    return Block(branches=((first, middle, last),))
+
+
+def test_attention_is_known_by_the_width_of_its_heads_and_by_their_number():
+    by_width = [entry(heads(2, each), 1 + each / 8) for each in (8, 16, 24)]
+    lookup = make_lookup(table(*by_width, entry(heads(1, 24), 3.0)))
+    assert lookup.ms(heads(2, 16), (8, 8)) == pytest.approx(3.0)
+    assert make_lookup(table(*by_width[::2], entry(heads(2, 32), 5.0))).ms(
+        heads(2, 16), (8, 8)
+    ) == pytest.approx(3.0)
+    assert lookup.ms(heads(2, 24), (8, 8)) == pytest.approx(4.0)  # on both curves
+    assert lookup.find(heads(2, 4), (8, 8)) is None
+
+
+def test_one_attention_stands_for_no_other():
+    lookup = make_lookup(table(entry(heads(2, 8), 1.0)))
+    assert lookup.ms(heads(2, 8), (8, 8)) == 1.0
+    for number, each in ((3, 8), (2, 16), (1, 8)):
+        assert lookup.find(heads(number, each), (8, 8)) is None
+
+
 def fork(first: int, second: int) -> Block:
     return Block(branches=pair(first).branches + pair(second).branches)
 

@@ -302,7 +302,7 @@ def test_a_layer_the_table_does_not_have_is_an_error_that_names_the_command():
 
 def test_the_shipped_table_knows_every_width_of_the_embedded_transformers_heads():
     model, shape, groups = narrowable("zoo:fashion_vit")
-    clock = read_clock("pixel4", load_model("zoo:fashion_vit"), ())
+    clock = read_clock("pixel4", load_model("zoo:fashion_vit"), ())  # takes a second, most of this test
     cost = narrowed_ms(clock, shapes_of(model, shape), groups)
     assert not cost.notes
     heads = next(group for group in groups if group.kind == "head_dim")

@@ -4,7 +4,7 @@
     conv 64>* 1x3 p0x1 @32x32 > conv *>64 3x1 p1x0              its curve
     linear 96>288 @49x1 > attention h4x24 > linear 96>96        four heads, each 24 wide
     linear 96>* @49x1 > attention h*x24 > linear *>96           its curve by heads
-    linear 96>* @49x1 > attention h4x* > linear *>96            its curve by dimensions of each head
+    linear 96>* @49x1 > attention h4x2* > linear *>96           its curve by dimensions of each head
     linear 96>288 @49x64 > attention ...                        the same in 64 windows of 49 tokens
 
 Biases are left out: every exported layer has one.
@@ -46,10 +46,13 @@ def curve_width(ops: tuple[Op, ...]) -> int:
 
 
 def dimension_key(ops: tuple[Op, ...], in_size: Size) -> str | None:
-    """Returns the key of all attentions that differ from this one in the width of their heads; None: none."""
+    """Returns the key of all attentions that differ from this one in the width of their heads; None: none.
+
+    Odd widths, `2*+1`, have a curve of their own: on ARM, products of even ones are up to a tenth faster.
+    """
     if tuple(op.kind for op in ops) != _ATTENTION or not _wild(ops):
         return None
-    number, each = f"h*x{head_dim(ops)} ", f"h{ops[1].groups}x* "
+    number, each = f"h*x{head_dim(ops)} ", f"h{ops[1].groups}x2*{'+1' if head_dim(ops) % 2 else ''} "
     return _chain_key(ops, in_size, _wild(ops)).replace(number, each)
 
 

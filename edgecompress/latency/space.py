@@ -8,6 +8,7 @@ two branches                     a few per size of their outputs, for the time o
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -127,21 +128,22 @@ def _narrowed(layer: Layer, field: str, most: int, known: CurveTasks | None) -> 
 
 def unit_space(units: Iterable[tuple[tuple[Op, ...], Size]]) -> Space:
     """Returns what must be measured to know narrower MLPs, and attention with fewer or narrower heads."""
-    curves: dict[str, CurveTasks] = {}
+    found: dict[str, dict[int, Task]] = defaultdict(dict)
     for ops, in_size in units:
-        key, by_dimension = curve_key(ops, in_size), dimension_key(ops, in_size)
-        assert key is not None  # MLPs and attention have curves
-        widths = range(1, curve_width(ops) + 1)
-        curves[key] = _unit_tasks({width: narrowed_unit(ops, width) for width in widths}, in_size)
-        if by_dimension is not None:
-            dims = range(1, head_dim(ops) + 1)
-            curves[by_dimension] = _unit_tasks({dim: with_head_dim(ops, dim) for dim in dims}, in_size)
-    return Space({}, curves)
+        for key, width, smaller in _narrower_units(ops, in_size):
+            assert key is not None  # MLPs and attention have curves
+            found[key][width] = task_of(Block(branches=(smaller,)), in_size)
+    return Space({}, {key: CurveTasks(dict(sorted(tasks.items())), 1, ()) for key, tasks in found.items()})
 
 
-def _unit_tasks(units: Mapping[int, tuple[Op, ...]], in_size: Size) -> CurveTasks:
-    tasks = {width: task_of(Block(branches=(ops,)), in_size) for width, ops in units.items()}
-    return CurveTasks(tasks, 1, ())
+def _narrower_units(ops: tuple[Op, ...], in_size: Size) -> Iterator[tuple[str | None, int, tuple[Op, ...]]]:
+    """Yields a unit at every width, with the key of its curve and its place there."""
+    for width in range(1, curve_width(ops) + 1):
+        smaller = narrowed_unit(ops, width)
+        yield curve_key(smaller, in_size), width, smaller
+    for dim in range(1, head_dim(ops) + 1) if ops[1].kind == "attention" else ():
+        smaller = with_head_dim(ops, dim)
+        yield dimension_key(smaller, in_size), dim, smaller
 
 
 def narrowed_unit(ops: tuple[Op, ...], width: int) -> tuple[Op, ...]:
