@@ -1,7 +1,8 @@
 """Makes PyTorch vision models smaller and faster on edge CPUs.
 
-`compress`, `resume`, `inspect`, `bench` and `quickstart` are the commands of the same name, `search_plan` and
-`export_model` are the commands `search` and `export`; `load` turns a run directory back into a network.
+`compress`, `prune`, `topology`, `resume`, `inspect`, `bench` and `quickstart` are the commands of the same
+name, `search_plan` and `export_model` are the commands `search` and `export`; `load` turns a run directory
+back into a network.
 Importing the package costs nothing: torch comes with first use.
 """
 
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from edgecompress.pipeline.compress import compress
     from edgecompress.pipeline.export import export as export_model
     from edgecompress.pipeline.inspect import inspect
+    from edgecompress.pipeline.prune import prune
     from edgecompress.pipeline.quickstart import quickstart
     from edgecompress.pipeline.resume import resume
     from edgecompress.pipeline.search import search as search_plan
+    from edgecompress.pipeline.topology import topology
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,9 +30,11 @@ __all__ = [
     "export_model",
     "inspect",
     "load",
+    "prune",
     "quickstart",
     "resume",
     "search_plan",
+    "topology",
 ]
 
 _HOMES = {
@@ -39,10 +44,12 @@ _HOMES = {
     "export_model": ("edgecompress.pipeline.export", "export"),
     "inspect": ("edgecompress.pipeline.inspect", "inspect"),
     "load": ("edgecompress.nets.artefact", "load"),
+    "prune": ("edgecompress.pipeline.prune", "prune"),
     "quickstart": ("edgecompress.pipeline.quickstart", "quickstart"),
     "resume": ("edgecompress.pipeline.resume", "resume"),
     # not `search`: that is the package of searches
     "search_plan": ("edgecompress.pipeline.search", "search"),
+    "topology": ("edgecompress.pipeline.topology", "topology"),
 }
 
 

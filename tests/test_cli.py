@@ -17,8 +17,10 @@ from edgecompress.cli import device as device_commands
 from edgecompress.cli import export as export_command
 from edgecompress.cli import look as look_commands
 from edgecompress.cli import options as opt
+from edgecompress.cli import prune as prune_command
 from edgecompress.cli import quickstart as quickstart_command
 from edgecompress.cli import search as search_commands
+from edgecompress.cli import topology as topology_command
 from edgecompress.cli.running import STOPPED, one_line_errors, running
 from edgecompress.errors import ConfigError
 
@@ -26,8 +28,10 @@ COMMANDS = [
     "quickstart",
     "inspect",
     "compress",
+    "prune",
     "search",
     "resume",
+    "topology",
     "export",
     "bench",
     "device",
@@ -100,15 +104,19 @@ def cli_and_api():
     from edgecompress.pipeline.device import prepare, show
     from edgecompress.pipeline.export import export
     from edgecompress.pipeline.inspect import inspect as inspect_model
+    from edgecompress.pipeline.prune import prune
     from edgecompress.pipeline.quickstart import quickstart
     from edgecompress.pipeline.resume import resume
     from edgecompress.pipeline.search import search
+    from edgecompress.pipeline.topology import topology
 
     return {
         "compress": (compress_commands.compress, compress),
+        "prune": (prune_command.prune, prune),
         "quickstart": (quickstart_command.quickstart, quickstart),
         "search": (search_commands.search, search),
         "resume": (search_commands.resume, resume),
+        "topology": (topology_command.topology, topology),
         "inspect": (look_commands.inspect, inspect_model),
         "export": (export_command.export, export),
         "bench": (bench_command.bench, bench),

@@ -8,35 +8,43 @@ from made_benches import bench_of, measurement, result_of
 
 from edgecompress.core.latency_table import LatencyTable
 from edgecompress.core.measurement import BenchResult
+from edgecompress.core.prune_results import PruneResult
 from edgecompress.core.results import ExportResult
 from edgecompress.core.search_results import SearchResult
+from edgecompress.core.topology_results import TopologyResult
 
 DOCS = Path(__file__).parents[1] / "docs"
-PUBLISHED = pytest.mark.parametrize(
-    ("file", "kind"),
-    [
-        ("bench", BenchResult),
-        ("export", ExportResult),
-        ("latency_table", LatencyTable),
-        ("search", SearchResult),
-    ],
-)
+RECORDS = {
+    "bench": BenchResult,
+    "export": ExportResult,
+    "latency_table": LatencyTable,
+    "prune": PruneResult,
+    "search": SearchResult,
+    "topology": TopologyResult,
+}
 
 
-@PUBLISHED
-def test_the_published_schema_is_current(file, kind):
-    text = (DOCS / f"{file}.schema.json").read_text(encoding="utf-8")
-    assert json.loads(text) == kind.model_json_schema()
+def schema(name):
+    return json.loads((DOCS / f"{name}.schema.json").read_text(encoding="utf-8"))
 
 
-@PUBLISHED
-def test_a_record_of_another_version_is_refused_by_the_schema(file, kind):
-    assert kind.model_json_schema()["properties"]["schema_version"]["const"] == 1
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_published_schema_is_current(name):
+    assert schema(name) == RECORDS[name].model_json_schema()
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS.keys() - {"prune"}))
+def test_a_record_of_another_version_is_refused_by_the_schema(name):
+    assert schema(name)["properties"]["schema_version"]["const"] == 1
+
+
+def test_what_prune_writes_has_the_version_of_its_plan():
+    assert schema("prune")["$defs"]["Plan"]["properties"]["format_version"]["const"] == 1
 
 
 def test_every_field_of_a_result_is_in_the_schema():
     written = result_of(bench_of(measurement("a.tflite", 1.0))).model_dump(mode="json")
-    schema = json.loads((DOCS / "bench.schema.json").read_text(encoding="utf-8"))
-    assert set(written) == set(schema["properties"])
+    published = schema("bench")
+    assert set(written) == set(published["properties"])
     measured = written["benches"][0]["measurements"][0]
-    assert set(measured) == set(schema["$defs"]["Measurement"]["properties"])
+    assert set(measured) == set(published["$defs"]["Measurement"]["properties"])

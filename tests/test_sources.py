@@ -287,7 +287,7 @@ def test_another_number_of_classes_than_the_code_makes_is_refused(file):
     [
         ("resnet20", "resnet20: has no source prefix; did you mean zoo:resnet20?"),
         ("alexnet", "alexnet: has no source prefix; did you mean torchvision:alexnet?"),
-        ("nonsense", "nonsense: has no source prefix; write zoo:, torchvision:, timm:, cells:, python: or path"),
+        ("nonsense", "nonsense: has no source prefix; write zoo:, torchvision:, timm:, cells:, python: or"),
         ("hub:resnet20", "prefix 'hub' is not known; known are: zoo:"),
         ("net.pth", "net.pth: is a checkpoint; name the network with zoo:"),
         ("zoo:resnet21", "zoo model 'resnet21' is not known; known are: "),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from edgecompress.cli import options as opt
 from edgecompress.cli.running import running, show
-
-if TYPE_CHECKING:
-    from edgecompress.core.topology_results import TopologyResult
 
 
 def topology(
@@ -116,15 +113,4 @@ def topology(
             overwrite=overwrite,
             progress=progress,
         )
-    _show(result, as_json=as_json)
-
-
-def _show(result: TopologyResult, *, as_json: bool) -> None:
-    if as_json:
-        show(result, as_json=True)
-        return
-    from rich.console import Console
-
-    from edgecompress.report.topology import topology_text
-
-    Console(highlight=False).print(topology_text(result))
+    show(result, as_json=as_json)

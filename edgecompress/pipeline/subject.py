@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from edgecompress.core.runs import RUN_FILE, latest_run, read_run
-from edgecompress.core.types import ModelRef, Size
+from edgecompress.core.types import ModelRef, Plan, Size
 from edgecompress.data.sources import ImageSet, Source, open_source
 from edgecompress.data.splits import Split, Splits, image_sets, make_splits
 from edgecompress.errors import ArtefactError, ConfigError, EdgeCompressError
@@ -29,7 +29,7 @@ class Subject:
 
     ref: ModelRef
     networks: dict[str, nn.Module]
-    """By the name of their files: `dense` and `compressed` for a run."""
+    """By the name of their files: `dense` and `compressed` for a run, `network` where nothing was dense."""
     directory: Path
     """Where files go when the user does not say."""
     data: str | None
@@ -62,7 +62,7 @@ def find_subject(
 ) -> Subject:
     """Loads a run (its path or name, None for the latest) or a model source.
 
-    `dense` adds the network a run started from, to compare with.
+    `dense` adds the network a run started from, to compare with, where there is one.
 
     Raises:
         EdgeCompressError: there is no such run, or a network cannot be loaded.
@@ -88,11 +88,13 @@ def _run_meant(model: str | None, runs_dir: Path) -> Path | None:
 
 
 def _from_run(path: Path, *, dense: bool) -> Subject:
-    ref = read_plan(path).model
+    plan = read_plan(path)
+    ref = plan.model
     run = read_run(path) if (path / RUN_FILE).is_file() else None
     options = {} if run is None else run.options
-    networks = {"compressed": load(path)}
-    if dense:
+    started = _started_from(plan)
+    networks = {"compressed" if started else "network": load(path)}
+    if dense and started:
         networks = {"dense": _original(ref), **networks}
     return Subject(
         ref,
@@ -102,6 +104,12 @@ def _from_run(path: Path, *, dense: bool) -> Subject:
         _text(options.get("report_data")),
         0 if run is None else run.seed,
     )
+
+
+def _started_from(plan: Plan) -> bool:
+    """Tells whether a run had a network to begin with; searched cells have weights in the run only."""
+    changed = plan.narrowings or plan.choices
+    return bool(changed or plan.model.weights) or not plan.model.source.startswith("cells:")
 
 
 def _text(value: object) -> str | None:

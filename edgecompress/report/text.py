@@ -18,6 +18,7 @@ from edgecompress.core.latency_results import (
 )
 from edgecompress.core.loop_results import QuickstartResult
 from edgecompress.core.measurement import BenchResult
+from edgecompress.core.prune_results import PruneResult
 from edgecompress.core.results import (
     CompressResult,
     DoctorItem,
@@ -29,6 +30,7 @@ from edgecompress.core.results import (
     ListResult,
 )
 from edgecompress.core.search_results import SearchResult
+from edgecompress.core.topology_results import TopologyResult
 from edgecompress.core.types import Record
 from edgecompress.devices.native.build import DevicePrepared
 from edgecompress.report.benches import bench_text
@@ -43,8 +45,10 @@ from edgecompress.report.latency import (
     table_text,
 )
 from edgecompress.report.numbers import change, count, megabytes, shape, share
+from edgecompress.report.prunes import prune_text
 from edgecompress.report.searches import search_summary, search_text
 from edgecompress.report.tables import add_row, lines, table, title
+from edgecompress.report.topology import topology_text
 
 
 def render(result: Record) -> RenderableType:
@@ -54,8 +58,12 @@ def render(result: Record) -> RenderableType:
             return inspect_text(result)
         case CompressResult():
             return compress_text(result)
+        case PruneResult():
+            return prune_text(result)
         case SearchResult():
             return search_text(result)
+        case TopologyResult():
+            return topology_text(result)
         case QuickstartResult():
             return quickstart_text(result)
         case ExportResult():

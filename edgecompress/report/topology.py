@@ -27,7 +27,7 @@ def topology_text(result: TopologyResult) -> RenderableType:
         *lines(result.notes),
         stage_times(result.seconds),
         where_written(result.run),
-        Text(f"next: edgecompress export {result.run} --no-dense, then edgecompress bench {result.run}"),
+        Text(f"next: edgecompress export {result.run}, then edgecompress bench {result.run}"),
     )
 
 
