@@ -237,12 +237,13 @@ def _named(prepared: JointPrepared, found: Joint) -> tuple[tuple[str, str, tuple
 def _plan(job: Job, prepared: JointPrepared, last: _Turn) -> Plan:
     order = [layer.name for layer in prepared.shapes.layers]
     choices = sorted(last.found.choices.items(), key=lambda item: order.index(item[0]))
+    dense = {one.name for one in _changes(prepared, last.found) if one.family == "dense"}
     return Plan(
         model=job.material.loaded.ref,
         attention_rewritten=prepared.narrowable.rewritten,
         narrowings=last.network.narrowings,
         choices=tuple(one for _, one in choices),
-        skipped=prepared.narrowable.refused,
+        skipped=tuple(one for one in prepared.narrowable.refused if one[0] in dense),
     )
 
 
