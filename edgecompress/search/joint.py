@@ -23,6 +23,8 @@ Widths = dict[str, int]
 SWEEPS = 8
 """Turns in which groups answer each other; three are enough on all networks tried."""
 HALVINGS = 48
+PRICES_PER_POINT = 8
+"""Tried for a front: most prices lie where nothing or everything goes."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,19 @@ def choose_jointly(problem: JointProblem) -> Joint:
 
 
 def front(problem: JointProblem, points: int) -> Iterator[Joint]:
-    """Yields what is best at prices from high to low; neighbours differ."""
+    """Yields what is best at some prices, by rising cost, about evenly spread; neighbours differ."""
     low, high = _prices(problem)
-    last: Joint | None = None
-    for index in range(points):
-        found = best_at(problem, high * (low / high) ** (index / max(points - 1, 1)))
-        if found != last:
-            last = found
-            yield found
+    steps = PRICES_PER_POINT * points
+    found: list[tuple[float, Joint]] = []
+    for index in range(steps):
+        one = best_at(problem, high * (low / high) ** (index / (steps - 1)))
+        if not found or one != found[-1][1]:
+            found.append((problem.cost(one), one))
+    first, last = found[0][0], found[-1][0]
+    wanted = (first + (last - first) * index / (points - 1) for index in range(points))
+    near = (min(range(len(found)), key=lambda at: abs(found[at][0] - cost)) for cost in wanted)
+    for at in dict.fromkeys(near):
+        yield found[at][1]
 
 
 def _prices(problem: JointProblem) -> tuple[float, float]:
@@ -151,10 +158,13 @@ def best_at(problem: JointProblem, price: float) -> Joint:
 
 def _best_block(problem: JointProblem, one: Options, price: float) -> tuple[float, Candidate | None]:
     """Returns the least of error and price paid, counted from the dense layer, and what has it."""
-    offers = (
-        (error - price * problem.saves(c), c) for c, error in zip(one.candidates, one.errors, strict=True)
-    )
-    return min(offers, key=lambda offer: offer[0], default=(0.0, None)) if one.candidates else (0.0, None)
+    offers = [(0.0, None), *_offers(problem, one, price)]
+    return min(offers, key=lambda offer: offer[0])
+
+
+def _offers(problem: JointProblem, one: Options, price: float) -> Iterator[tuple[float, Candidate | None]]:
+    for candidate, error in zip(one.candidates, one.errors, strict=True):
+        yield error - price * problem.saves(candidate), candidate
 
 
 def _answer(
@@ -166,7 +176,7 @@ def _answer(
 ) -> int:
     """Returns the width that is worth most, all other groups being as they are."""
     free = _free_layers(problem, {**widths, ladder.name: ladder.widths[0]})
-    low_rank = sum(min(0.0, blocks[name][0]) for name in ladder.layers if name in blocks and name in free)
+    low_rank = sum(blocks[name][0] for name in ladder.layers if name in blocks and name in free)
 
     def value(width: int, error: float) -> float:
         paid = error + price * problem.change_of(ladder.name, {**widths, ladder.name: width})
