@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from edgecompress.cli import options as opt
 from edgecompress.cli.running import running, show
-
-if TYPE_CHECKING:
-    from edgecompress.core.prune_results import PruneResult
 
 
 def prune(
@@ -117,15 +114,4 @@ def prune(
             overwrite=overwrite,
             progress=progress,
         )
-    _show(result, as_json=as_json)
-
-
-def _show(result: PruneResult, *, as_json: bool) -> None:
-    if as_json:
-        show(result, as_json=True)
-        return
-    from rich.console import Console
-
-    from edgecompress.report.prunes import prune_text
-
-    Console(highlight=False).print(prune_text(result))
+    show(result, as_json=as_json)
