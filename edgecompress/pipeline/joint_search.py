@@ -62,7 +62,7 @@ def searched_jointly(
     low_rank = prepare(material.setting(job.costs()), job.recipe, progress, offered=offered, memo=memo)
     shapes = shapes_of(narrowable.module, material.loaded.ref.input_shape)
     prepared = prepare_jointly(narrowable, shapes, low_rank, progress)
-    chosen_s = time.perf_counter()
+    prepared_s = time.perf_counter() - begun
     turns, device, why_not = _turns(job, prepared, memo)
     rounds = [one.round for one in turns if one.round is not None]
     last = turns[best(rounds)] if rounds else turns[-1]
@@ -72,12 +72,16 @@ def searched_jointly(
         lambda: material.summary(last.network.module, progress, what="compressed"),
     )
     told = _told(job, prepared, last, rounds)
-    measured = _measured(job, device, last, memo) if device is not None else (None, None, None)
-    ended = time.perf_counter()
+    measured = (None, None, None) if device is None else _measured(job, device, last, memo)
+    latency = None
+    if job.clock is not None:
+        latency = _latency(job.clock, prepared, last, rounds, told, measured, why_not)
+    all_s = time.perf_counter() - begun
     seconds = {
         **low_rank.seconds,
-        "preparing": chosen_s - begun,
-        "choosing, building, measuring": ended - chosen_s,
+        "preparing": prepared_s,
+        "choosing, building, measuring": all_s - prepared_s,
+        "all": all_s,
     }
     result = SearchResult(
         run=str(path),
@@ -92,15 +96,13 @@ def searched_jointly(
         dense=dense,
         compressed=after,
         layers=tuple(_changes(prepared, last.found)),
-        latency=None
-        if job.clock is None
-        else _latency(job.clock, prepared, last, rounds, told, measured, why_not),
+        latency=latency,
         front=told.front,
         front_shown=job.front,
         slower=offered.slower,
         split=material.split,
         steps=(*material.warnings, *(("note", one) for one in told.notes), *last.network.steps),
-        seconds={stage: round(value, 3) for stage, value in {**seconds, "all": ended - begun}.items()},
+        seconds={stage: round(value, 3) for stage, value in seconds.items()},
     )
     return result, last.network.module
 
@@ -128,7 +130,7 @@ def _turns(job: Job, prepared: JointPrepared, memo: Memo) -> tuple[list[_Turn], 
     device, why_not = device_of(job.loop(), memo) if metric == "ms" else (None, None)
     clock, turns = job.clock, list[_Turn]()
     for number in range(1, (most_rounds(job.loop()) if device is not None else 1) + 1):
-        costs = job.costs()[metric] if clock is None else clock.costs() if metric == "ms" else _target(job)[0]
+        costs = job.costs()[metric] if clock is None else clock.costs()
         problem = prepared.problem(costs, clock, target)
         try:
             found = choose_jointly(problem)
