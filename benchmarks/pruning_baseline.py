@@ -1,0 +1,72 @@
+"""Networks pruned by the package torch-pruning, for comparison."""
+
+from __future__ import annotations
+
+import copy
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from edgecompress.data.splits import Split
+from edgecompress.nets.profile import profile, total_macs
+
+READERS_OF_THE_STREAM = ("q", "k", "v", "fc1", "conv1")
+"""Layers of which only inner widths follow; all other layers write what blocks share."""
+BISECTIONS = 8
+
+
+def by_torch_pruning(
+    model: nn.Module, shape: tuple[int, int, int], macs: float, calibration: Split, *, everything: bool
+) -> nn.Module:
+    """Returns the network with the nearest MACs; scores are its group Taylor importance, with labels.
+
+    It takes the same share of every layer: its default. Without `everything` only inner widths of blocks go,
+    as in our groups.
+    """
+    with_gradients = _with_gradients(model, calibration)
+    low, high = 0.0, 0.95
+    tried: list[tuple[float, nn.Module]] = []
+    for _ in range(BISECTIONS):
+        ratio = (low + high) / 2
+        network = _pruned(with_gradients, shape, ratio, everything=everything)
+        found = total_macs(profile(network, shape))
+        tried.append((abs(found - macs), network))
+        low, high = (ratio, high) if found > macs else (low, ratio)
+    return min(tried, key=lambda one: one[0])[1]
+
+
+def _with_gradients(model: nn.Module, calibration: Split) -> nn.Module:
+    model = copy.deepcopy(model).eval().requires_grad_(True)
+    for images, labels in calibration.batches(64):
+        F.cross_entropy(model(images), labels).backward()
+    return model
+
+
+def _pruned(
+    with_gradients: nn.Module, shape: tuple[int, int, int], ratio: float, *, everything: bool
+) -> nn.Module:
+    tp: Any = import_module("torch_pruning")
+    network = copy.deepcopy(with_gradients)
+    for own, other in zip(network.parameters(), with_gradients.parameters(), strict=True):
+        own.grad = None if other.grad is None else other.grad.clone()
+    layers = {n: m for n, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
+    last = list(layers.values())[-1]
+    inner = [m for n, m in layers.items() if "." in n and n.rpartition(".")[2] in READERS_OF_THE_STREAM]
+    heads = {
+        getattr(module, part): module.heads
+        for module in network.modules()
+        if hasattr(module, "heads")
+        for part in "qkv"
+    }
+    tp.pruner.BasePruner(
+        network,
+        torch.zeros(1, *shape),
+        importance=tp.importance.GroupTaylorImportance(),
+        pruning_ratio=ratio,
+        ignored_layers=[last] if everything else [one for one in layers.values() if one not in inner],
+        num_heads=heads,
+    ).step()
+    return network.eval()

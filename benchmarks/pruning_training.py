@@ -1,0 +1,230 @@
+"""The parts `vit` and `widths` of `bench_pruning.py`: pruned trained networks, before and after training."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pruning_baseline import by_torch_pruning
+from torch import Tensor, nn
+
+from edgecompress.core.plugins import discover
+from edgecompress.core.progress import NO_PROGRESS
+from edgecompress.data.sources import open_source
+from edgecompress.data.splits import Splits, image_sets, make_splits
+from edgecompress.nets.profile import profile, total_macs, total_params
+from edgecompress.nets.sources import LoadedModel, load_model
+from edgecompress.pipeline.evaluate import accuracy, log_probabilities
+from edgecompress.pipeline.narrowed import Narrowable, find_narrowable, realise_narrowed
+from edgecompress.pipeline.narrowed_costs import narrowed_macs, shapes_of
+from edgecompress.search import unit_scores
+from edgecompress.search.score_contract import Scores, ScoreSettings, UnitScores
+from edgecompress.search.unit_selection import Kept, kept_by_ratio
+
+CALIBRATION, SELECTION, BATCH = 448, 64, 64
+LR = 5e-4
+"""Reached after a tenth of the steps; then it falls as a cosine."""
+
+Way = Literal["as it is", "repaired"]
+DENSE = "dense"
+LIBRARY = ("torch-pruning, same layers", "torch-pruning, all layers")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A trained network, its images and what is taken away from it."""
+
+    model: str
+    weights: str | None
+    data: str
+    what: Literal["dims", "widths"]
+    methods: dict[str, tuple[str, Way]]
+    """Name of the row, scores, and whether what stays is repaired; ours first."""
+    training_images: int
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """A network and its images, for one seed."""
+
+    task: Task
+    loaded: LoadedModel
+    found: Narrowable
+    splits: Splits
+    pool: tuple[Tensor, Tensor]
+    """Images to train on, and what the dense network says of them."""
+    seed: int
+    options: argparse.Namespace
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.loaded.ref.input_shape
+
+    def macs(self, network: nn.Module) -> int:
+        return total_macs(profile(network, self.shape))
+
+
+def vit_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yields a row per share, seed and method for the embedded transformer."""
+    methods: dict[str, tuple[str, Way]] = {
+        "ours: reconstruction, repaired": ("reconstruction", "repaired"),
+        "taylor, repaired": ("taylor", "repaired"),
+        "taylor": ("taylor", "as it is"),
+        "random": ("random", "as it is"),
+    }
+    yield from _rows(Task("zoo:fashion_vit", None, "fashion-mnist", "dims", methods, 2000), options)
+
+
+def width_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yields a row per share, seed and method for ResNet-56."""
+    methods: dict[str, tuple[str, Way]] = {
+        "ours: reconstruction, repaired": ("reconstruction", "repaired"),
+        "gamma": ("gamma", "as it is"),
+        "random": ("random", "as it is"),
+    }
+    weights, data = options.resnet56_weights, options.cifar
+    yield from _rows(Task("zoo:resnet56", weights, data, "widths", methods, 5000), options)
+
+
+def _rows(task: Task, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    loaded = load_model(task.model, weights=task.weights)
+    is_dims = task.what == "dims"
+    found = find_narrowable(loaded, widths=not is_dims, dims=is_dims, residual=False)
+    for seed in range(options.seeds):
+        scene = _scene(task, loaded, found, seed, options)
+        if _is_wanted(DENSE, scene):
+            yield _judged(scene, DENSE, 0.0, lambda _: loaded.module, 0)
+        yield from _pruned_rows(scene)
+
+
+def _scene(
+    task: Task, loaded: LoadedModel, found: Narrowable, seed: int, options: argparse.Namespace
+) -> _Scene:
+    source = open_source(task.data, loaded.ref.preprocess)
+    splits = make_splits(source, calibration=CALIBRATION, selection=SELECTION, seed=seed)
+    train, _ = image_sets(source, None)
+    drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+    images = train.images(drawn[: task.training_images].tolist())
+    said = log_probabilities(loaded.module.eval(), images.split(256))
+    return _Scene(task, loaded, found, splits, (images, said), seed, options)
+
+
+def _pruned_rows(scene: _Scene) -> Iterator[dict[str, Any]]:
+    scores = {name: _scored(scene, rule) for name, (rule, _) in scene.task.methods.items()}
+    cost = narrowed_macs(shapes_of(scene.found.module, scene.shape), scene.found.groups)
+
+    def macs(kept: Kept) -> float:
+        return cost({name: len(units) for name, units in kept.items()})
+
+    for ratio in scene.options.ratios:
+        limit = macs(_kept(scene, next(iter(scores.values())), ratio))
+        for name, (_, way) in scene.task.methods.items():
+            if not _is_wanted(name, scene):
+                continue
+            kept = _kept_near(lambda share, own=scores[name]: _kept(scene, own, share), macs, limit)
+            yield _judged(scene, name, ratio, lambda _, kept=kept, way=way: _cut(scene, kept, way), limit)
+        for name in filter(lambda name: _is_wanted(name, scene), LIBRARY):
+            everything = name.endswith("all layers")
+            yield _judged(
+                scene,
+                name,
+                ratio,
+                lambda macs, everything=everything: by_torch_pruning(
+                    scene.loaded.module,
+                    scene.shape,
+                    macs,
+                    scene.splits.calibration,
+                    everything=everything,
+                ),
+                limit,
+            )
+
+
+def _is_wanted(name: str, scene: _Scene) -> bool:
+    wanted = scene.options.methods
+    return not wanted or any(name.startswith(one) for one in wanted)
+
+
+def _scored(scene: _Scene, rule: str) -> UnitScores:
+    batches = [(images, None) for images, _ in scene.splits.calibration.batches(128)]
+    score = discover(unit_scores, Scores)[rule].score
+    return score(scene.found.module, scene.found.groups, batches, ScoreSettings(), scene.seed, NO_PROGRESS)
+
+
+def _kept(scene: _Scene, scores: UnitScores, ratio: float) -> Kept:
+    return kept_by_ratio(scene.found.groups, scores, ratio, multiple=1)
+
+
+def _kept_near(kept_at: Callable[[float], Kept], macs: Callable[[Kept], float], limit: float) -> Kept:
+    """Returns what stays at the share whose MACs are nearest to the limit."""
+    low, high = 0.01, 0.99
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if macs(kept_at(middle)) > limit else (low, middle)
+    return min((kept_at(low), kept_at(high)), key=lambda kept: abs(macs(kept) - limit))
+
+
+def _cut(scene: _Scene, kept: Kept, way: Way) -> nn.Module:
+    splits = scene.splits
+    calibration = [images for images, _ in splits.calibration.batches(128)]
+    selection = [images for images, _ in splits.selection.batches(128)]
+    done = realise_narrowed(
+        scene.found.module,
+        scene.found.groups,
+        kept,
+        calibration if way == "repaired" else (),
+        selection if way == "repaired" else (),
+        seed=scene.seed,
+    )
+    return done.module
+
+
+def _judged(
+    scene: _Scene, name: str, ratio: float, make: Callable[[float], nn.Module], limit: float
+) -> dict[str, Any]:
+    """Returns a row: the network as it was made, and after the training all get."""
+    row = {"model": scene.task.model, "method": name, "ratio": ratio, "seed": scene.seed}
+    start = time.perf_counter()
+    try:
+        network = make(limit)
+    except Exception as error:  # noqa: BLE001  # a library that cannot prune the network is a result
+        return row | {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    dense, made = scene.loaded.module, time.perf_counter()
+    return row | {
+        "macs": scene.macs(network) / scene.macs(dense),
+        "params": total_params(network) / total_params(dense),
+        "top1": _top1(network, scene),
+        "tuned_top1": _top1(_trained(network, scene), scene) if scene.options.steps else None,
+        "steps": scene.options.steps,
+        "prune_seconds": round(made - start, 1),
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def _top1(network: nn.Module, scene: _Scene) -> float:
+    assert scene.splits.report is not None  # all images that may be reported were asked for
+    return accuracy(network.eval(), scene.splits.report, size=128, progress=NO_PROGRESS, what="").top1
+
+
+def _trained(network: nn.Module, scene: _Scene) -> nn.Module:
+    """Returns a copy trained on what the dense network says; no labels."""
+    network = copy.deepcopy(network).train().requires_grad_(True)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=LR, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, LR, scene.options.steps, pct_start=0.1)
+    generator = torch.Generator().manual_seed(scene.seed)
+    images, said = scene.pool
+    for _ in range(scene.options.steps):
+        chosen = torch.randint(len(images), (BATCH,), generator=generator)
+        answers = network(images[chosen]).log_softmax(1)
+        loss = F.kl_div(answers, said[chosen], log_target=True, reduction="batchmean")
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    return network.eval()
