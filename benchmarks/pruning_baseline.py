@@ -41,7 +41,8 @@ def by_torch_pruning(
 def _with_gradients(model: nn.Module, calibration: Split) -> nn.Module:
     model = copy.deepcopy(model).eval().requires_grad_(True)
     for images, labels in calibration.batches(64):
-        F.cross_entropy(model(images), labels).backward()
+        assert labels is not None  # trained networks come with labelled images
+        torch.autograd.backward(F.cross_entropy(model(images), labels))
     return model
 
 

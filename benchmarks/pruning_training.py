@@ -7,6 +7,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,7 @@ from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import LoadedModel, load_model
 from edgecompress.pipeline.evaluate import accuracy, log_probabilities
 from edgecompress.pipeline.narrowed import Narrowable, find_narrowable, realise_narrowed
-from edgecompress.pipeline.narrowed_costs import narrowed_macs, shapes_of
+from edgecompress.pipeline.narrowed_costs import NarrowedCost, narrowed_macs, shapes_of
 from edgecompress.search import unit_scores
 from edgecompress.search.score_contract import Scores, ScoreSettings, UnitScores
 from edgecompress.search.unit_selection import Kept, kept_by_ratio
@@ -99,7 +100,7 @@ def _rows(task: Task, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for seed in range(options.seeds):
         scene = _scene(task, loaded, found, seed, options)
         if _is_wanted(DENSE, scene):
-            yield _judged(scene, DENSE, 0.0, lambda _: loaded.module, 0)
+            yield _judged(scene, DENSE, 0.0, partial(copy.deepcopy, loaded.module))
         yield from _pruned_rows(scene)
 
 
@@ -111,39 +112,31 @@ def _scene(
     train, _ = image_sets(source, None)
     drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
     images = train.images(drawn[: task.training_images].tolist())
-    said = log_probabilities(loaded.module.eval(), images.split(256))
+    said = log_probabilities(loaded.module.eval(), torch.split(images, 256))
     return _Scene(task, loaded, found, splits, (images, said), seed, options)
 
 
 def _pruned_rows(scene: _Scene) -> Iterator[dict[str, Any]]:
-    scores = {name: _scored(scene, rule) for name, (rule, _) in scene.task.methods.items()}
+    ours = {name: how for name, how in scene.task.methods.items() if _is_wanted(name, scene)}
+    first = next(iter(scene.task.methods.values()))[0]
+    scores = {rule: _scored(scene, rule) for rule in {first, *(rule for rule, _ in ours.values())}}
     cost = narrowed_macs(shapes_of(scene.found.module, scene.shape), scene.found.groups)
-
-    def macs(kept: Kept) -> float:
-        return cost({name: len(units) for name, units in kept.items()})
-
     for ratio in scene.options.ratios:
-        limit = macs(_kept(scene, next(iter(scores.values())), ratio))
-        for name, (_, way) in scene.task.methods.items():
-            if not _is_wanted(name, scene):
-                continue
-            kept = _kept_near(lambda share, own=scores[name]: _kept(scene, own, share), macs, limit)
-            yield _judged(scene, name, ratio, lambda _, kept=kept, way=way: _cut(scene, kept, way), limit)
-        for name in filter(lambda name: _is_wanted(name, scene), LIBRARY):
-            everything = name.endswith("all layers")
-            yield _judged(
-                scene,
-                name,
-                ratio,
-                lambda macs, everything=everything: by_torch_pruning(
-                    scene.loaded.module,
-                    scene.shape,
-                    macs,
-                    scene.splits.calibration,
-                    everything=everything,
-                ),
-                limit,
-            )
+        limit = _macs(cost, _kept(scene, scores[first], ratio))
+        for name, (rule, way) in ours.items():
+            kept = _kept_near(partial(_kept, scene, scores[rule]), partial(_macs, cost), limit)
+            yield _judged(scene, name, ratio, partial(_cut, scene, kept, way))
+        for name in (name for name in LIBRARY if _is_wanted(name, scene)):
+            yield _judged(scene, name, ratio, partial(_by_library, scene, limit, name == LIBRARY[1]))
+
+
+def _macs(cost: NarrowedCost, kept: Kept) -> float:
+    return cost({name: len(units) for name, units in kept.items()})
+
+
+def _by_library(scene: _Scene, macs: float, everything: bool) -> nn.Module:
+    images = scene.splits.calibration
+    return by_torch_pruning(scene.loaded.module, scene.shape, macs, images, everything=everything)
 
 
 def _is_wanted(name: str, scene: _Scene) -> bool:
@@ -185,14 +178,12 @@ def _cut(scene: _Scene, kept: Kept, way: Way) -> nn.Module:
     return done.module
 
 
-def _judged(
-    scene: _Scene, name: str, ratio: float, make: Callable[[float], nn.Module], limit: float
-) -> dict[str, Any]:
+def _judged(scene: _Scene, name: str, ratio: float, make: Callable[[], nn.Module]) -> dict[str, Any]:
     """Returns a row: the network as it was made, and after the training all get."""
     row = {"model": scene.task.model, "method": name, "ratio": ratio, "seed": scene.seed}
     start = time.perf_counter()
     try:
-        network = make(limit)
+        network = make()
     except Exception as error:  # noqa: BLE001  # a library that cannot prune the network is a result
         return row | {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
     dense, made = scene.loaded.module, time.perf_counter()
@@ -224,7 +215,7 @@ def _trained(network: nn.Module, scene: _Scene) -> nn.Module:
         answers = network(images[chosen]).log_softmax(1)
         loss = F.kl_div(answers, said[chosen], log_target=True, reduction="batchmean")
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
         schedule.step()
     return network.eval()
