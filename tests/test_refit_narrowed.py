@@ -9,8 +9,8 @@ from small_nets import hooks_of, same_state, state_of
 from torch import nn
 
 from edgecompress.core.progress import NO_PROGRESS
+from edgecompress.factors.batch_norm import correct_statistics_
 from edgecompress.factors.refit_narrowed import (
-    correct_narrowed_statistics_,
     refit_narrowed_,
     remaining_outputs,
 )
@@ -226,7 +226,7 @@ def test_the_dense_network_and_its_hooks_are_left_alone():
     dense = tiny_net()
     state, network = state_of(dense), narrowed_net(dense)
     repair(network, dense)
-    correct_narrowed_statistics_(network, dense, remaining_outputs(dense, TINY_GROUPS, KEPT), images())
+    correct_statistics_(network, dense, images(), narrowed=remaining_outputs(dense, TINY_GROUPS, KEPT))
     assert same_state(dense, state)
     assert hooks_of(dense) == hooks_of(network) == 0
 
@@ -238,7 +238,7 @@ def test_statistics_are_counted_from_the_dense_channels_that_stay():
     dense = tiny_net()
     network = narrowed_net(dense)
     narrowed = remaining_outputs(dense, TINY_GROUPS, KEPT)
-    assert correct_narrowed_statistics_(network, dense, narrowed, images()) == 3
+    assert correct_statistics_(network, dense, images(), narrowed=narrowed) == 3
     x = torch.cat(images())
     for norm, layer in (("bn1", "conv1"), ("bn2", "conv2"), ("bn3", "depthwise")):
         ours, theirs, rows = layer_named(network, norm), layer_named(dense, norm), narrowed[norm]
@@ -254,8 +254,8 @@ def test_correcting_twice_is_correcting_once():
     network = narrowed_net(dense)
     narrowed = remaining_outputs(dense, TINY_GROUPS, KEPT)
     repair(network, dense)
-    correct_narrowed_statistics_(network, dense, narrowed, images())
+    correct_statistics_(network, dense, images(), narrowed=narrowed)
     once = state_of(network)
-    correct_narrowed_statistics_(network, dense, narrowed, images())
+    correct_statistics_(network, dense, images(), narrowed=narrowed)
     for name, tensor in network.state_dict().items():
         torch.testing.assert_close(tensor, once[name])

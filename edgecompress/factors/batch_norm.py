@@ -8,7 +8,8 @@ variance is scaled by the ratio of the two variances.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +23,23 @@ LEAST_VARIANCE = 1e-12
 """Added to both variances: a channel that is constant in both networks has the ratio one."""
 
 
-def correct_statistics_(compressed: nn.Module, dense: nn.Module, batches: Sequence[Tensor]) -> int:
+Rows = Mapping[str, Sequence[int]]
+"""Outputs of the dense module that stayed, by name of a module that got narrower."""
+NOTHING_NARROWED: Rows = {}
+
+
+def rows_of(narrowed: Rows, name: str) -> Tensor | slice:
+    """Returns which outputs of a dense module a network still has there."""
+    return torch.as_tensor(narrowed[name]) if name in narrowed else slice(None)
+
+
+def correct_statistics_(
+    compressed: nn.Module, dense: nn.Module, batches: Sequence[Tensor], *, narrowed: Rows = NOTHING_NARROWED
+) -> int:
     """Corrects every batch norm of `compressed` and returns how many there are.
 
-    Each one is measured after those before it have been corrected.
+    Each one is measured after those before it have been corrected, and counted from the dense network's
+    statistics: repair has moved some means already, and would move them twice.
     """
     names = [
         name
@@ -34,14 +48,16 @@ def correct_statistics_(compressed: nn.Module, dense: nn.Module, batches: Sequen
     ]
 
     def visit(name: str, inputs: list[list[Tensor]]) -> None:
-        norm = layer_named(compressed, name)
-        assert isinstance(norm.running_mean, Tensor) and isinstance(norm.running_var, Tensor)
+        ours, theirs = (cast(nn.BatchNorm2d, layer_named(one, name)) for one in (compressed, dense))
+        assert ours.running_mean is not None and theirs.running_mean is not None
+        assert ours.running_var is not None and theirs.running_var is not None
+        rows = rows_of(narrowed, name)
         mean, variance = _population(inputs[0])
-        dense_mean, dense_variance = _population(inputs[1])
+        dense_mean, dense_variance = (one[rows] for one in _population(inputs[1]))
         ratio = (variance + LEAST_VARIANCE) / (dense_variance + LEAST_VARIANCE)
         ratio = ratio.clamp(1 / MAX_VARIANCE_RATIO, MAX_VARIANCE_RATIO)
-        norm.running_mean.add_((mean - dense_mean).to(norm.running_mean))
-        norm.running_var.mul_(ratio.to(norm.running_var))
+        ours.running_mean.copy_(theirs.running_mean[rows] + mean - dense_mean)
+        ours.running_var.copy_(theirs.running_var[rows] * ratio)
 
     run_in_step([compressed, dense], names, batches, visit)
     return len(names)

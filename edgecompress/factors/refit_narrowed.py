@@ -13,7 +13,7 @@ each image, and least squares would learn few of them by heart.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,9 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from edgecompress.core.types import Group
-from edgecompress.factors.batch_norm import LEAST_VARIANCE, MAX_VARIANCE_RATIO
 from edgecompress.factors.patches import patches_per_image, sample_patches
-from edgecompress.nets.lockstep import run_in_step
 from edgecompress.nets.metric import INPUT_DAMPING, damped
 from edgecompress.nets.modules import layer_named, op_of, weight_of
 from edgecompress.nets.narrowing import Kept, entries
@@ -180,41 +178,3 @@ def _error(moments: _Moments, weight: Tensor) -> float:
     """Returns the mean squared error of the outputs, up to a constant."""
     moment, cross = moments.centred()
     return float((weight * (weight @ moment - 2 * cross)).sum())
-
-
-def rows_of(narrowed: Mapping[str, Sequence[int]], name: str) -> Tensor | slice:
-    """Returns which outputs of a dense module a network still has there."""
-    return torch.as_tensor(narrowed[name]) if name in narrowed else slice(None)
-
-
-def correct_narrowed_statistics_(
-    compressed: nn.Module, dense: nn.Module, narrowed: Mapping[str, Sequence[int]], batches: Sequence[Tensor]
-) -> int:
-    """Corrects every batch norm of a narrowed network as `correct_statistics_` does; returns how many.
-
-    Counts from the dense network's statistics, so that means which repair has set right stay right.
-    """
-    names = [
-        name
-        for name, module in compressed.named_modules()
-        if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None
-    ]
-
-    def visit(name: str, inputs: list[list[Tensor]]) -> None:
-        ours, theirs = (cast(nn.BatchNorm2d, layer_named(one, name)) for one in (compressed, dense))
-        assert ours.running_mean is not None and theirs.running_mean is not None
-        assert ours.running_var is not None and theirs.running_var is not None
-        rows = rows_of(narrowed, name)
-        means, variances = zip(*(_population(side) for side in inputs), strict=True)
-        ratio = (variances[0] + LEAST_VARIANCE) / (variances[1][rows] + LEAST_VARIANCE)
-        ratio = ratio.clamp(1 / MAX_VARIANCE_RATIO, MAX_VARIANCE_RATIO)
-        ours.running_mean.copy_(theirs.running_mean[rows] + means[0] - means[1][rows])
-        ours.running_var.copy_(theirs.running_var[rows] * ratio)
-
-    run_in_step([compressed, dense], names, batches, visit)
-    return len(names)
-
-
-def _population(batches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    rows = torch.cat([x.transpose(0, 1).flatten(1) for x in batches], dim=1).double()
-    return rows.mean(1), rows.var(1, correction=0)

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from edgecompress.core.progress import Progress
 from edgecompress.core.types import Block, Candidate, Layer
+from edgecompress.factors.batch_norm import NOTHING_NARROWED, Rows, rows_of
 from edgecompress.factors.patches import patches_per_image, sample_patches
 from edgecompress.factors.quadratic import Target, refine, solve_last
-from edgecompress.factors.refit_narrowed import refit_narrowed_, rows_of
+from edgecompress.factors.refit_narrowed import refit_narrowed_
 from edgecompress.nets.chains import equivalent_kernel, fill_, kernels_of
 from edgecompress.nets.lockstep import run_in_step
 from edgecompress.nets.metric import LayerMetric
@@ -26,9 +27,6 @@ from edgecompress.nets.modules import block_layers, find_batch_norms, layer_name
 
 Which = Literal["none", "second", "both"]
 """`second`: the last layer of each block, exactly. `both`: all its layers, by L-BFGS."""
-
-
-NOTHING_NARROWED: Mapping[str, Sequence[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def repair_(
     which: Which,
     seed: int,
     progress: Progress,
-    narrowed: Mapping[str, Sequence[int]] = NOTHING_NARROWED,
+    narrowed: Rows = NOTHING_NARROWED,
 ) -> None:
     """Refits the chosen blocks of `compressed` in forward order against `dense`, and sets their means right.
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
 
-from edgecompress.core.costs import block_macs, block_params
 from edgecompress.core.measurement import Comparison
 from edgecompress.core.memo import Memo
-from edgecompress.core.results import LayerChange, ModelSummary
-from edgecompress.core.search_results import FrontPoint, Latency, LayerTime, Round, SearchResult
-from edgecompress.core.types import Block, Layer, Plan
+from edgecompress.core.results import ModelSummary
+from edgecompress.core.search_results import FrontPoint, Round, SearchResult
 from edgecompress.errors import BudgetError, EdgeCompressError
 from edgecompress.pipeline.joint import (
     JointPrepared,
@@ -21,9 +18,17 @@ from edgecompress.pipeline.joint import (
     prepare_jointly,
     realise_jointly,
 )
-from edgecompress.pipeline.latency_costs import Clock
+from edgecompress.pipeline.joint_result import (
+    Measured,
+    Told,
+    Turn,
+    joint_latency,
+    joint_plan,
+    layer_changes,
+    named_changes,
+)
 from edgecompress.pipeline.narrowed import Narrowable, Narrowed
-from edgecompress.pipeline.narrowed_costs import narrowed_op, shapes_of
+from edgecompress.pipeline.narrowed_costs import shapes_of
 from edgecompress.pipeline.preparation import Offer, prepare
 from edgecompress.pipeline.search_device import Target
 from edgecompress.pipeline.search_front import POINTS
@@ -34,16 +39,6 @@ from edgecompress.search.contract import Costs
 from edgecompress.search.joint import Joint, choose_jointly, front
 
 SEARCH = "one price for all"
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """A choice, its network, and what is known of its time."""
-
-    found: Joint
-    network: Narrowed
-    round: Round | None
-    file: Path | None = None
 
 
 def searched_jointly(
@@ -75,7 +70,7 @@ def searched_jointly(
     measured = (None, None, None) if device is None else _measured(job, device, last, memo)
     latency = None
     if job.clock is not None:
-        latency = _latency(job.clock, prepared, last, rounds, told, measured, why_not)
+        latency = joint_latency(job.clock, prepared, last, rounds, told, measured, why_not)
     all_s = time.perf_counter() - begun
     seconds = {
         **low_rank.seconds,
@@ -92,10 +87,10 @@ def searched_jointly(
         cost=told.cost,
         met=told.reason is None,
         reason=told.reason,
-        plan=_plan(job, prepared, last),
+        plan=joint_plan(material.loaded.ref, prepared, last),
         dense=dense,
         compressed=after,
-        layers=tuple(_changes(prepared, last.found)),
+        layers=tuple(layer_changes(prepared, last.found)),
         latency=latency,
         front=told.front,
         front_shown=job.front,
@@ -107,28 +102,17 @@ def searched_jointly(
     return result, last.network.module
 
 
-@dataclass(frozen=True)
-class _Told:
-    target: float
-    dense_cost: float
-    cost: float
-    """As the table is, without corrections."""
-    reason: str | None
-    front: tuple[FrontPoint, ...]
-    notes: tuple[str, ...]
-
-
 def _target(job: Job) -> tuple[Costs, float]:
     costs = job.costs()[job.goal.metric]
     assert job.goal.budget is not None  # checked before
     return costs, job.goal.budget.limit(costs.dense)
 
 
-def _turns(job: Job, prepared: JointPrepared, memo: Memo) -> tuple[list[_Turn], Target | None, str | None]:
+def _turns(job: Job, prepared: JointPrepared, memo: Memo) -> tuple[list[Turn], Target | None, str | None]:
     """Chooses and measures until a network is near enough, or the rounds are spent."""
     metric, target = job.goal.metric, _target(job)[1]
     device, why_not = device_of(job.loop(), memo) if metric == "ms" else (None, None)
-    clock, turns = job.clock, list[_Turn]()
+    clock, turns = job.clock, list[Turn]()
     for number in range(1, (most_rounds(job.loop()) if device is not None else 1) + 1):
         costs = job.costs()[metric] if clock is None else clock.costs()
         problem = prepared.problem(costs, clock, target)
@@ -142,7 +126,7 @@ def _turns(job: Job, prepared: JointPrepared, memo: Memo) -> tuple[list[_Turn], 
             break
         network = realise_jointly(prepared, found, job.progress)
         if device is None or clock is None:
-            return [_Turn(found, network, None)], None, why_not
+            return [Turn(found, network, None)], None, why_not
         turn, measured_ms = _timed(job, device, memo, found, network, number, problem.cost(found), target)
         turns.append(turn)
         if abs(measured_ms / target - 1) <= CLOSE:
@@ -160,7 +144,7 @@ def _timed(
     number: int,
     predicted_ms: float,
     target_ms: float,
-) -> tuple[_Turn, float]:
+) -> tuple[Turn, float]:
     """Exports a network and measures it."""
     name = joint_hash(found)
     assert memo.directory is not None
@@ -178,14 +162,10 @@ def _timed(
         file="exported",
         met=meets(job.loop(), measured_ms, target_ms),
     )
-    return _Turn(found, network, told, file), measured_ms
+    return Turn(found, network, told, file), measured_ms
 
 
-Measured = tuple[float | None, float | None, Comparison | None]
-"""Milliseconds of the dense and the compressed network, and both in turns."""
-
-
-def _measured(job: Job, device: Target, last: _Turn, memo: Memo) -> Measured:
+def _measured(job: Job, device: Target, last: Turn, memo: Memo) -> Measured:
     """Nothing that goes wrong here may cost the network, which is finished."""
     assert last.round is not None and last.file is not None
     file = last.file
@@ -201,7 +181,7 @@ def _measured(job: Job, device: Target, last: _Turn, memo: Memo) -> Measured:
     return dense_ms, last.round.measured_ms, comparison
 
 
-def _told(job: Job, prepared: JointPrepared, last: _Turn, rounds: list[Round]) -> _Told:
+def _told(job: Job, prepared: JointPrepared, last: Turn, rounds: list[Round]) -> Told:
     costs, target = _target(job)
     problem = prepared.problem(costs, job.clock, target)
     reason = None
@@ -218,92 +198,9 @@ def _told(job: Job, prepared: JointPrepared, last: _Turn, rounds: list[Round]) -
             predicted_loss=problem.error(one),
             divergence=None,
             agreement=None,
-            choices=_named(prepared, one),
+            choices=named_changes(prepared, one),
         )
         for one in front(problem, POINTS)
     )
     notes = prepared.narrowed_cost(costs.metric, job.clock).notes
-    return _Told(target, costs.dense, problem.cost(last.found), reason, points[::-1], notes)
-
-
-def _named(prepared: JointPrepared, found: Joint) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    whole = {group.name: group for group in prepared.narrowable.groups}
-    narrower = (
-        (name, whole[name].kind, (width,))
-        for name, width in found.widths.items()
-        if width < whole[name].width
-    )
-    return (*narrower, *((name, one.family, one.ranks) for name, one in found.choices.items()))
-
-
-def _plan(job: Job, prepared: JointPrepared, last: _Turn) -> Plan:
-    order = [layer.name for layer in prepared.shapes.layers]
-    choices = sorted(last.found.choices.items(), key=lambda item: order.index(item[0]))
-    dense = {one.name for one in _changes(prepared, last.found) if one.family == "dense"}
-    return Plan(
-        model=job.material.loaded.ref,
-        attention_rewritten=prepared.narrowable.rewritten,
-        narrowings=last.network.narrowings,
-        choices=tuple(one for _, one in choices),
-        skipped=tuple(one for one in prepared.narrowable.refused if one[0] in dense),
-    )
-
-
-def _block(prepared: JointPrepared, found: Joint, layer: Layer) -> tuple[str, tuple[int, ...], Block]:
-    """Returns what stands in place of a layer: family, ranks or widths, operators."""
-    if layer.name in found.choices:
-        choice = found.choices[layer.name]
-        return choice.family, choice.ranks, choice.blocks[0]
-    op = narrowed_op(layer, prepared.narrowable.groups, found.widths)
-    block = Block(branches=((op,),))
-    return ("dense", (), block) if op == layer.op else ("narrower", (op.inputs, op.outputs), block)
-
-
-def _changes(prepared: JointPrepared, found: Joint) -> list[LayerChange]:
-    changes = []
-    for layer in prepared.shapes.layers:
-        family, ranks, block = _block(prepared, found, layer)
-        dense = Block(branches=((layer.op,),))
-        changes.append(
-            LayerChange(
-                name=layer.name,
-                in_size=layer.in_size,
-                family=family,
-                ranks=ranks,
-                params_before=block_params(dense),
-                params_after=block_params(block),
-                macs_before=block_macs(dense, layer.in_size),
-                macs_after=block_macs(block, layer.in_size),
-            )
-        )
-    return changes
-
-
-def _latency(
-    clock: Clock,
-    prepared: JointPrepared,
-    last: _Turn,
-    rounds: list[Round],
-    told: _Told,
-    measured: Measured,
-    why_not: str | None,
-) -> Latency:
-    def time_of(layer: Layer) -> LayerTime:
-        block = _block(prepared, last.found, layer)[2]
-        before = clock.block_ms(Block(branches=((layer.op,),)), layer.in_size)
-        return LayerTime(name=layer.name, before_ms=before, after_ms=clock.block_ms(block, layer.in_size))
-
-    dense_ms, final_ms, comparison = measured
-    return Latency(
-        table=str(clock.path),
-        device=clock.table.device,
-        provenance=clock.table.provenance,
-        dense_predicted_ms=told.dense_cost,
-        predicted_ms=told.cost,
-        dense_measured_ms=dense_ms,
-        measured_ms=final_ms,
-        rounds=tuple(rounds),
-        layers=tuple(map(time_of, clock.layers)),
-        comparison=comparison,
-        not_measured=why_not,
-    )
+    return Told(target, costs.dense, problem.cost(last.found), reason, points[::-1], notes)

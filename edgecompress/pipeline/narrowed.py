@@ -14,7 +14,8 @@ from edgecompress.core.memo import NO_MEMO, Memo
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.types import Group, Narrowing, Record
 from edgecompress.errors import ModelError
-from edgecompress.factors.refit_narrowed import correct_narrowed_statistics_, remaining_outputs
+from edgecompress.factors.batch_norm import correct_statistics_
+from edgecompress.factors.refit_narrowed import remaining_outputs
 from edgecompress.factors.repair import Which, repair_
 from edgecompress.nets.attention_rewrite import rewrite_attention_
 from edgecompress.nets.dimension_groups import find_dimension_groups
@@ -253,7 +254,7 @@ def _repair_(result: Narrowed, job: _Job, reference: Tensor) -> None:
 def _correct_batch_norm_(result: Narrowed, job: _Job, reference: Tensor, *, always: bool) -> None:
     narrowed = remaining_outputs(job.dense, job.groups, job.kept)
     attempt = copy.deepcopy(result.module)
-    if correct_narrowed_statistics_(attempt, job.dense, narrowed, job.calibration) == 0:
+    if correct_statistics_(attempt, job.dense, job.calibration, narrowed=narrowed) == 0:
         return
     before, after = (divergences(one, job.judges, reference) for one in (result.module, attempt))
     _keep_(result, attempt, always or bool(after.mean() < before.mean()), "batch norm", (before, after))
