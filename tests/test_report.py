@@ -8,6 +8,7 @@ from made_benches import bench_of, measurement, result_of
 from rich.console import Console
 
 from edgecompress.core.loop_results import QuickstartResult
+from edgecompress.core.prune_results import PrunedGroup, PruneResult
 from edgecompress.core.results import (
     CompressResult,
     DoctorItem,
@@ -93,6 +94,23 @@ COMPRESS = CompressResult(
     steps=(("local search", "kept, loss 0.31 to 0.29"),),
     seconds={"calibration": 12.5, "search": 3.25},
 )
+PRUNE = PruneResult(
+    run=COMPRESS.run,
+    plan=COMPRESS.plan,
+    scores="reconstruction",
+    scope="per_type",
+    dense=COMPRESS.dense,
+    compressed=COMPRESS.compressed,
+    groups=(
+        PrunedGroup(name="features.1.conv.0.0", kind="channels", before=64, after=16),
+        PrunedGroup(name=LONG_NAME, kind="channels", before=96, after=96),
+        PrunedGroup(name="mlp.0", kind="hidden", before=192, after=96),
+    ),
+    refused=tuple((f"{LONG_NAME}.{number}", "is joined to others by a sum") for number in range(5)),
+    split=COMPRESS.split,
+    steps=(("refit", "kept, divergence 0.31 to 0.29"),),
+    seconds=COMPRESS.seconds,
+)
 PARITY = ParityResult(
     file="", format="tflite", images=200, max_abs_diff=2.4e-6, max_rel_diff=1.3e-6, top1_agreement=0.995
 )
@@ -175,7 +193,7 @@ def text_of(result, width=80):
 
 
 @pytest.mark.parametrize(
-    "result", [INSPECT, COMPRESS, EXPORT, QUICKSTART, DOCTOR, LIST], ids=lambda r: type(r).__name__
+    "result", [INSPECT, COMPRESS, PRUNE, EXPORT, QUICKSTART, DOCTOR, LIST], ids=lambda r: type(r).__name__
 )
 def test_reports_fit_80_columns_and_cut_nothing_off(result):
     text = text_of(result)
@@ -228,6 +246,14 @@ def test_without_images_there_is_no_accuracy_and_no_split():
     text = text_of(COMPRESS.model_copy(update={"dense": without, "compressed": without, "split": None}))
     assert "top-1" not in text
     assert "calibration," not in text
+
+
+def test_prune_shows_what_each_kind_kept_and_each_reason_once():
+    shown = " ".join(text_of(PRUNE).split())
+    assert "channels 2 160 112 25.0 % 70.0 % 100.0 %" in shown
+    assert "hidden units 1 192 96 50.0 % 50.0 % 50.0 %" in shown
+    assert shown.count("is joined to others by a sum") == 1 and "and 2 more" in shown
+    assert "refit: kept" in shown and f"edgecompress export {PRUNE.run}" in shown
 
 
 def test_quickstart_shows_how_the_exported_files_agree():
