@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -18,20 +19,26 @@ READERS_OF_THE_STREAM = ("q", "k", "v", "fc1", "conv1")
 BISECTIONS = 8
 
 
-def by_torch_pruning(
-    model: nn.Module, shape: tuple[int, int, int], macs: float, calibration: Split, *, everything: bool
-) -> nn.Module:
-    """Returns the network with the nearest MACs; scores are its group Taylor importance, with labels.
+@dataclass(frozen=True)
+class Setting:
+    """How torch-pruning is used."""
 
-    It takes the same share of every layer: its default. Without `everything` only inner widths of blocks go,
-    as in our groups.
-    """
+    everything: bool = False
+    """Take all widths it can; else inner widths of blocks only, as in our groups."""
+    ranked_together: bool = False
+    """Compare layers of one kind; else the same share of every layer goes, which is its default."""
+
+
+def by_torch_pruning(
+    model: nn.Module, shape: tuple[int, int, int], macs: float, calibration: Split, setting: Setting
+) -> nn.Module:
+    """Returns the network with the nearest MACs; scores are its group Taylor importance, with labels."""
     with_gradients = _with_gradients(model, calibration)
     low, high = 0.0, 0.95
     tried: list[tuple[float, nn.Module]] = []
     for _ in range(BISECTIONS):
         ratio = (low + high) / 2
-        network = _pruned(with_gradients, shape, ratio, everything=everything)
+        network = _pruned(with_gradients, shape, ratio, setting)
         found = total_macs(profile(network, shape))
         tried.append((abs(found - macs), network))
         low, high = (ratio, high) if found > macs else (low, ratio)
@@ -47,7 +54,7 @@ def _with_gradients(model: nn.Module, calibration: Split) -> nn.Module:
 
 
 def _pruned(
-    with_gradients: nn.Module, shape: tuple[int, int, int], ratio: float, *, everything: bool
+    with_gradients: nn.Module, shape: tuple[int, int, int], ratio: float, setting: Setting
 ) -> nn.Module:
     tp: Any = import_module("torch_pruning")
     network = copy.deepcopy(with_gradients)
@@ -67,7 +74,9 @@ def _pruned(
         torch.zeros(1, *shape),
         importance=tp.importance.GroupTaylorImportance(),
         pruning_ratio=ratio,
-        ignored_layers=[last] if everything else [one for one in layers.values() if one not in inner],
+        global_pruning=setting.ranked_together,
+        isomorphic=setting.ranked_together,
+        ignored_layers=[last] if setting.everything else [one for one in layers.values() if one not in inner],
         num_heads=heads,
     ).step()
     return network.eval()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pruning_baseline import by_torch_pruning
+from pruning_baseline import Setting, by_torch_pruning
 from torch import Tensor, nn
 
 from edgecompress.core.plugins import discover
@@ -34,7 +34,11 @@ LR = 5e-4
 
 Way = Literal["as it is", "repaired"]
 DENSE = "dense"
-LIBRARY = ("torch-pruning, same layers", "torch-pruning, all layers")
+LIBRARY = {
+    "torch-pruning, same layers": Setting(),
+    "torch-pruning, same layers, ranked together": Setting(ranked_together=True),
+    "torch-pruning, all layers": Setting(everything=True),
+}
 
 
 @dataclass(frozen=True)
@@ -127,16 +131,16 @@ def _pruned_rows(scene: _Scene) -> Iterator[dict[str, Any]]:
             kept = _kept_near(partial(_kept, scene, scores[rule]), partial(_macs, cost), limit)
             yield _judged(scene, name, ratio, partial(_cut, scene, kept, way))
         for name in (name for name in LIBRARY if _is_wanted(name, scene)):
-            yield _judged(scene, name, ratio, partial(_by_library, scene, limit, name == LIBRARY[1]))
+            yield _judged(scene, name, ratio, partial(_by_library, scene, limit, LIBRARY[name]))
 
 
 def _macs(cost: NarrowedCost, kept: Kept) -> float:
     return cost({name: len(units) for name, units in kept.items()})
 
 
-def _by_library(scene: _Scene, macs: float, everything: bool) -> nn.Module:
+def _by_library(scene: _Scene, macs: float, setting: Setting) -> nn.Module:
     images = scene.splits.calibration
-    return by_torch_pruning(scene.loaded.module, scene.shape, macs, images, everything=everything)
+    return by_torch_pruning(scene.loaded.module, scene.shape, macs, images, setting)
 
 
 def _is_wanted(name: str, scene: _Scene) -> bool:
