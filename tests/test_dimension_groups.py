@@ -322,26 +322,24 @@ def gelu_by_hand(x):
     return 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3)))
 
 
-ACTIVATIONS = [
-    F.relu,
-    F.gelu,
-    F.silu,
-    F.hardswish,
-    F.relu6,
-    torch.tanh,
-    F.mish,
-    F.elu,
-    quick_gelu,
-    gelu_by_hand,
-]
-ACTIVATIONS += [
-    nn.Sequential(nn.ReLU(inplace=True), nn.Dropout()),
-    nn.LeakyReLU(),
-    lambda x: F.relu(x).square(),
-]
+ACTIVATIONS = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "hardswish": F.hardswish,
+    "relu6": F.relu6,
+    "tanh": torch.tanh,
+    "mish": F.mish,
+    "elu": F.elu,
+    "quick_gelu": quick_gelu,
+    "gelu_by_hand": gelu_by_hand,
+    "inplace": nn.Sequential(nn.ReLU(inplace=True), nn.Dropout()),
+    "leaky_relu": nn.LeakyReLU(),
+    "squared_relu": lambda x: F.relu(x).square(),
+}
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
 def test_hidden_units_are_found_whatever_maps_zero_to_zero(activation):
     network = lively_(Net(Mlp(activation)))
     groups, refused = find_dimension_groups(network, SMALL)
