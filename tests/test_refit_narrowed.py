@@ -173,6 +173,17 @@ def test_depthwise_layers_keep_their_weights():
     assert not torch.equal(network.conv2.weight, before.conv2.weight)
 
 
+def test_a_depthwise_layer_with_one_channel_left_is_still_depthwise():
+    """It has one group then, like an ordinary layer, but its original has not."""
+    dense, kept = tiny_net(), {"conv2": [4]}
+    network = narrowed_net(dense, kept)
+    before, weight = distance(network, dense), network.depthwise.weight.clone()
+    repair(network, dense, kept=kept, batches=images(160))
+    assert network.depthwise.weight.shape == (1, 1, 3, 3)
+    assert torch.equal(network.depthwise.weight, weight)
+    assert distance(network, dense) < before
+
+
 def test_few_images_are_not_learnt_by_heart():
     """Sixteen images for forty-eight inputs: least squares would fit them exactly and be wrong on others."""
     torch.manual_seed(0)

@@ -59,7 +59,7 @@ def refit_narrowed_(
     Returns what has to be added to the mean of each output, biases left aside. Depthwise layers keep their
     weights: the little they could make up for is not worth the noise.
     """
-    if op_of(module).groups > 1:
+    if op_of(original).groups > 1:  # with one channel left the narrowed one has one group, too
         return _mean_outputs(original, teachers)[rows] - _mean_outputs(module, students)
     halves = _halves(module, original, rows, students, teachers, seed)
     whole, weight = halves[0] + halves[1], weight_of(module)
