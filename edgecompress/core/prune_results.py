@@ -18,8 +18,9 @@ class PrunedGroup(Record):
 
 
 class PruneResult(Record):
-    """What `prune` did."""
+    """What `prune` did. `result.json`."""
 
+    schema_version: Literal[1] = 1
     run: str
     """Directory with `run.json`, `plan.json` and `weights.safetensors`."""
     plan: Plan
