@@ -73,6 +73,20 @@ def test_a_linear_layer_costs_its_weights_once_per_token(inputs, outputs, tokens
     assert out_size(op, (tokens, 1)) == (tokens, 1)
 
 
+@given(
+    heads=st.integers(1, 3),
+    head_dim=st.integers(1, 5),
+    tokens=st.integers(1, 6),
+    windows=st.integers(1, 4),
+)
+def test_attention_mixes_tokens_within_each_window_alone(heads, head_dim, tokens, windows):
+    width = heads * head_dim
+    op = Op(kind="attention", inputs=3 * width, outputs=width, groups=heads)
+    products = heads * (tokens * head_dim * tokens + tokens * tokens * head_dim)  # scores, then values
+    assert op_macs(op, (tokens, windows)) == windows * products
+    assert op_macs(op, (tokens, windows)) == windows * op_macs(op, (tokens, 1))
+
+
 @given(cases=st.lists(convolutions(), min_size=1, max_size=3))
 def test_a_chain_costs_its_layers_on_the_maps_they_really_get(cases):
     size, ops, width = (30, 31), [], 2

@@ -12,6 +12,7 @@ from small_nets import hooks_of, images, same_state, state_of
 from torch import nn
 from torch.nn import functional as F
 
+from edgecompress.core.costs import chain_macs
 from edgecompress.core.types import ModelRef, Plan, Preprocess
 from edgecompress.export.onnx_format import FORMAT
 from edgecompress.export.parity import Limits, check_parity, outputs
@@ -28,6 +29,7 @@ from edgecompress.nets.modules import find_layers, layer_named, replace_, weight
 from edgecompress.nets.narrowing import entries, narrow_
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.torchvision_compat import ensure_torchvision_importable
+from edgecompress.nets.units import find_units
 from edgecompress.nets.window_attention import WindowAttention
 from edgecompress.nets.zoo.embedded import FashionViT
 
@@ -644,6 +646,8 @@ def test_half_of_vit_can_go():
 
 UNIFORM = {0.0: (27.60, 4.49), 0.2: (22.41, 3.63), 0.4: (17.23, 2.77), 0.6: (12.05, 1.91), 0.8: (6.87, 1.05)}
 """Millions of parameters and billions of multiply-accumulates of Swin-T by the share that is taken away."""
+SWIN_T = (27_596_254, 4_489_875_456)
+"""Its parameters and multiply-accumulates with 100 classes."""
 
 
 def costs_of(network, shape):
@@ -654,11 +658,21 @@ def test_half_of_swin_can_go_and_costs_what_the_formulas_say():
     network = lively_(swin_t(num_classes=100))
     rewrite_attention_(network, LARGE)
     dense = costs_of(network, LARGE)
+    assert tuple(dense.tolist()) == SWIN_T
     check_half_(network)
     half = costs_of(network, LARGE)
     for share, figures in UNIFORM.items():
         params, macs = (dense - 2 * share * (dense - half)).tolist()
         assert (round(params / 1e6, 2), round(macs / 1e9, 2)) == figures
+
+
+def test_the_units_of_swin_cost_all_but_patches_merging_and_classifier():
+    network = swin_t(num_classes=100)
+    rewrite_attention_(network, LARGE)
+    units = sum(chain_macs(unit.ops, unit.in_size) for unit in find_units(network, LARGE))
+    patches, classifier = 56 * 56 * (3 * 4 * 4) * 96, 768 * 100
+    merging = sum((56 // 2**n) ** 2 * (4 * 48 * 2**n) * (96 * 2**n) for n in (1, 2, 3))
+    assert units + patches + merging + classifier == SWIN_T[1]
 
 
 def test_costs_are_lines():

@@ -29,10 +29,14 @@ def op_params(op: Op) -> int:
 
 
 def op_macs(op: Op, in_size: Size) -> int:
-    """Returns the multiply-accumulates on one input of that size; the bias is not counted."""
+    """Returns the multiply-accumulates on one input of that size; the bias is not counted.
+
+    The size of an input of attention is (tokens, windows): tokens of one window mix, those of two do not.
+    """
     height, width = out_size(op, in_size)
     if op.kind == "attention":  # every token with every other, for the scores and for their values
-        return 2 * (height * width) ** 2 * op.outputs
+        tokens, windows = in_size
+        return 2 * windows * tokens**2 * op.outputs
     if op.kind == "gelu":
         return 0
     return height * width * (op_params(op) - (op.outputs if op.bias else 0))

@@ -42,10 +42,7 @@ class Task:
     @property
     def macs(self) -> int:
         """Multiply-accumulates, to guess how long it will take."""
-        (size, windows), first = self.in_size, self.block.branches[0][0]
-        if first.kind == "conv2d":
-            return block_macs(self.block, self.in_size)
-        return windows * block_macs(self.block, (size, 1))
+        return block_macs(self.block, self.in_size)
 
 
 @dataclass(frozen=True)

@@ -140,9 +140,6 @@ def narrowed_macs(shapes: Shapes, groups: Sequence[Group]) -> NarrowedCost:
     """Returns the multiply-accumulates of a network, counted as in `profile`."""
 
     def cost(ops: Ops, in_size: Size) -> float:
-        tokens, windows = in_size if ops[0].kind != "conv2d" else (0, 0)
-        if windows > 1:  # tokens mix within their window only
-            return windows * cost(ops, (tokens, 1))
         return float(sum(op_macs(op, in_size) for op in ops))
 
     return _narrowed("macs", shapes.macs, shapes, groups, cost, shapes.units)
