@@ -105,6 +105,17 @@ def one_layer():
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 7))
 
 
+def uneven():  # a batch norm makes up for the first factor, and classes do not change by the second
+    net = mobilenet()
+    with torch.no_grad():
+        net.last[0].weight.mul_(0.01)
+        net.last[1].running_mean.mul_(0.01)
+        net.last[1].running_var.mul_(0.0001)
+        net.head.weight.mul_(0.01)
+        net.head.bias.mul_(0.01)
+    return net
+
+
 def broken():
     net = mobilenet()
     net.last[0].weight.data[0, 0, 0, 0] = float("nan")
@@ -327,6 +338,28 @@ def test_models_without_images_are_pruned_by_magnitude(place, tmp_path, name, op
     assert total_params(load(result.run)) == result.compressed.params
 
 
+@pytest.mark.parametrize("scores", ["magnitude", "gamma"])
+def test_scores_that_say_nothing_across_layers_take_the_same_share_of_each(place, tmp_path, scores):
+    options = {"widths": "50%", "scores": scores, "floor": 1, "multiple": 1}
+    result = prune_own(place, "uneven", tmp_path, **options)
+    assert result.scope == "per_layer"
+    assert all(one.after == one.before - one.before // 2 for one in result.groups)
+
+
+def test_a_scope_can_be_chosen_for_any_scores(place, tmp_path):
+    options = {"widths": "50%", "scores": "magnitude", "floor": 1, "multiple": 1}
+    result = prune_own(place, "uneven", tmp_path, scope="per_type", **options)
+    assert result.scope == "per_type"
+    assert min(one.after / one.before for one in result.groups) < 0.2  # one layer is nearly emptied
+    data = str(place / "images.npz")
+    by_images = prune_own(place, "uneven", tmp_path, data=data, widths="50%", floor=1, multiple=1)
+    assert (by_images.scores, by_images.scope) == ("reconstruction", "per_type")
+    each = prune_own(
+        place, "uneven", tmp_path, data=data, widths="50%", floor=1, multiple=1, scope="per_layer"
+    )
+    assert (each.scores, each.scope) == ("reconstruction", "per_layer")
+
+
 def test_both_kinds_go_at_their_own_shares(place, tmp_path):
     result = prune_own(place, "vit", tmp_path, dims="50%", floor=1, multiple=1)
     assert {one.kind for one in result.groups} == {"head_dim", "hidden"}
@@ -362,7 +395,7 @@ def test_the_command_shows_tables_and_json(place, tmp_path):
     shown = run(*args)
     assert shown.exit_code == 0, shown.stderr
     for part in (
-        "magnitude scores, per_type",
+        "magnitude scores, per_layer",
         "channels",
         "kept least",
         "left as wide",

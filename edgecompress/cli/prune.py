@@ -35,8 +35,12 @@ def prune(
         ),
     ] = None,
     scope: Annotated[
-        str, typer.Option(metavar="per_type|global|per_layer", help="What is ranked together.")
-    ] = "per_type",
+        str | None,
+        typer.Option(
+            metavar="per_type|global|per_layer",
+            help="What is ranked together; per_type, or per_layer by scores that say nothing across layers.",
+        ),
+    ] = None,
     multiple: Annotated[
         int, typer.Option(min=1, metavar="N", help="Widths are rounded up to multiples of it.")
     ] = 8,

@@ -38,7 +38,7 @@ def prune(
     dims: str | None = None,
     widths: str | None = None,
     scores: str | None = None,
-    scope: str = "per_type",
+    scope: str | None = None,
     multiple: int = MULTIPLE,
     floor: int | None = None,
     residual: bool = False,
@@ -63,7 +63,8 @@ def prune(
 ) -> PruneResult:
     """Takes the given shares of dimensions and channels away and writes the run.
 
-    `dims` and `widths` are shares as `40%` or `0.4`. Labels are used for the report only.
+    `dims` and `widths` are shares as `40%` or `0.4`. Without a `scope`, groups of one kind are ranked
+    together where the scores allow it. Labels are used for the report only.
 
     Raises:
         EdgeCompressError: an option, the model or the data is wrong, or nothing can go. Nothing is written.
@@ -108,7 +109,8 @@ class _Rules:
     widths: float | None
     scores: Scores | None
     """None: what suits best."""
-    scope: Scope
+    scope: Scope | None
+    """None: what suits the scores."""
     multiple: int
     floors: dict[str, int]
     batch_norm: str
@@ -124,7 +126,7 @@ def _rules(
     dims: str | None,
     widths: str | None,
     scores: str | None,
-    scope: str,
+    scope: str | None,
     multiple: int,
     floor: int | None,
     batch_norm: str,
@@ -139,7 +141,7 @@ def _rules(
             raise ConfigError(f"{flag} {count}: must be at least 1")
     known: tuple[Scope, ...] = get_args(Scope)
     scopes = {one: one for one in known}
-    if scope not in scopes:
+    if scope is not None and scope not in scopes:
         raise ConfigError(f"scope {scope!r} is not known; known are: {', '.join(sorted(known))}")
     if batch_norm not in BATCH_NORM:
         raise ConfigError(f"batch norm {batch_norm!r} is not known; known are: {', '.join(BATCH_NORM)}")
@@ -147,7 +149,7 @@ def _rules(
         None if dims is None else parse_share(dims, flag="--dims"),
         None if widths is None else parse_share(widths, flag="--widths"),
         None if scores is None else pick(discover(unit_scores, Scores), scores, what="scores"),
-        scopes[scope],
+        None if scope is None else scopes[scope],
         multiple,
         dict(FLOORS) if floor is None else dict.fromkeys(FLOORS, floor),
         batch_norm,
@@ -215,6 +217,11 @@ class _Job:
     seed: int
     progress: Progress
 
+    @property
+    def scope(self) -> Scope:
+        """What is ranked together; groups that cannot be compared are ranked each by itself."""
+        return self.rules.scope or ("per_type" if self.scoring.comparable else "per_layer")
+
 
 def _pruned(
     job: _Job, found: Narrowable, seconds: dict[str, float], path: Path
@@ -222,7 +229,7 @@ def _pruned(
     setting = job.material.setting({})
     with timed(seconds, "scores"):
         scores, readings = _scored(job, found, setting)
-    kept = _kept(job.rules, found.groups, scores, job.material.loaded.ref.source)
+    kept = _kept(job, found.groups, scores)
     narrowed = realise_narrowed(
         found.module,
         found.groups,
@@ -252,18 +259,19 @@ def _scored(job: _Job, found: Narrowable, setting: Setting) -> tuple[UnitScores,
     return {group.name: eliminate(readings[group.name], group.width).scores for group in groups}, readings
 
 
-def _kept(rules: _Rules, groups: tuple[Group, ...], scores: UnitScores, source: str) -> Kept:
-    kept: Kept = {}
+def _kept(job: _Job, groups: tuple[Group, ...], scores: UnitScores) -> Kept:
+    kept, rules = dict[str, list[int]](), job.rules
     for ratio in dict.fromkeys(rules.ratio(group) for group in groups):
         assert ratio is not None  # groups are looked for where a ratio is given
         own = [group for group in groups if rules.ratio(group) == ratio]
         kept |= kept_by_ratio(
-            own, scores, ratio, scope=rules.scope, floors=rules.floors, multiple=rules.multiple
+            own, scores, ratio, scope=job.scope, floors=rules.floors, multiple=rules.multiple
         )
     if all(len(kept[group.name]) == group.width for group in groups):
         raise ConfigError(
-            f"{source}: no group would lose a unit; widths are rounded up to multiples of {rules.multiple}, "
-            "and none goes below its floor: take a larger share away or lower --multiple and --floor"
+            f"{job.material.loaded.ref.source}: no group would lose a unit; widths are rounded up to multiples "
+            f"of {rules.multiple}, and none goes below its floor: take a larger share away or lower --multiple "
+            "and --floor"
         )
     return kept
 
@@ -281,7 +289,7 @@ def _result(
         run=str(path),
         plan=material.plan({}, ()).model_copy(update=changed),
         scores=job.scoring.name,
-        scope=job.rules.scope,
+        scope=job.scope,
         dense=dense,
         compressed=after,
         groups=tuple(

@@ -75,3 +75,5 @@ class Scores:
         DataError: it needs images and there are none.
     """
     needs_images: bool = True
+    comparable: bool = True
+    """Whether scores of one group can be held against those of another; if not, each is ranked by itself."""

@@ -46,5 +46,9 @@ def _scales(model: nn.Module, group: Group, cut: Cut) -> Tensor:
 
 
 SCORES = Scores(
-    "gamma", "scale of the batch norm a channel passes (network slimming)", score, needs_images=False
+    "gamma",
+    "scale of the batch norm a channel passes (network slimming)",
+    score,
+    needs_images=False,
+    comparable=False,
 )

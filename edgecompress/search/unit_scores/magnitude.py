@@ -51,4 +51,6 @@ def _unit_weights(model: nn.Module, group: Group, cut: Cut) -> Tensor:
     return own.reshape(cut.repeats, group.width, -1).transpose(0, 1).flatten(1)
 
 
-SCORES = Scores("magnitude", "root mean square of a unit's weights", score, needs_images=False)
+SCORES = Scores(
+    "magnitude", "root mean square of a unit's weights", score, needs_images=False, comparable=False
+)
