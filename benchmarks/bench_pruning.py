@@ -1,6 +1,6 @@
 """How good are networks that lost channels and dimensions, and how much faster?
 
-    python benchmarks/bench_pruning.py --parts exact vit speed > pruning.jsonl
+    python benchmarks/bench_pruning.py --parts exact vit speed --fashion fashion-mnist:DIR > pruning.jsonl
     python benchmarks/bench_pruning.py --parts efficientnet --imagenet-calibration CALIB \\
         --imagenet-report VAL >> pruning.jsonl
     python benchmarks/bench_pruning.py --parts widths --cifar CIFAR --resnet56-weights FILE >> pruning.jsonl
@@ -8,7 +8,7 @@
 
 - `exact`: half of the units of every group is zeroed at the gates, or taken away; both must say the same.
 - `vit`: dimensions of the embedded transformer go by several scores and by torch-pruning (`pip install
-  torch-pruning`), at equal MACs; then all are trained alike on what the dense network says.
+  torch-pruning`), at equal MACs; then all are trained alike, on labels and what the dense network says.
 - `efficientnet`: search over widths and ranks in one budget, against ranks alone; no training.
 - `widths`: as `vit`, for channels of ResNet-56.
 - `speed`: dense and pruned files of large transformers, measured in turns.
@@ -61,10 +61,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--imagenet-calibration", metavar="FOLDER")
     parser.add_argument("--imagenet-report", metavar="FOLDER")
     parser.add_argument("--spaces", nargs="+", default=["joint", "lowrank, exact"], choices=list(SPACES))
+    parser.add_argument("--fashion", metavar="DATA", default="fashion-mnist")
     parser.add_argument("--cifar", metavar="DATA")
     parser.add_argument("--resnet56-weights", metavar="FILE")
     parser.add_argument("--seeds", type=int, default=2, help="of vit and widths")
     parser.add_argument("--steps", type=int, default=300, help="of training, of vit and widths")
+    parser.add_argument("--training-images", type=int, default=60_000, help="at most; likewise")
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.2, 0.4, 0.6], help="likewise")
     parser.add_argument("--methods", nargs="+", help="likewise, by how their names begin; all when missing")
     parser.add_argument("--networks", nargs="+", default=list(SPEED), choices=list(SPEED), help="of speed")

@@ -21,7 +21,7 @@ from edgecompress.data.sources import open_source
 from edgecompress.data.splits import Splits, image_sets, make_splits
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import LoadedModel, load_model
-from edgecompress.pipeline.evaluate import accuracy, log_probabilities
+from edgecompress.pipeline.evaluate import accuracy
 from edgecompress.pipeline.narrowed import Narrowable, find_narrowable, realise_narrowed
 from edgecompress.pipeline.narrowed_costs import NarrowedCost, narrowed_macs, shapes_of
 from edgecompress.search import unit_scores
@@ -31,6 +31,7 @@ from edgecompress.search.unit_selection import Kept, kept_by_ratio
 CALIBRATION, SELECTION, BATCH = 448, 64, 64
 LR = 5e-4
 """Reached after a tenth of the steps; then it falls as a cosine."""
+TEMPERATURE, SMOOTHING = 2.0, 0.05
 
 Way = Literal["as it is", "repaired"]
 DENSE = "dense"
@@ -51,7 +52,6 @@ class Task:
     what: Literal["dims", "widths"]
     methods: dict[str, tuple[str, Way]]
     """Name of the row, scores, and whether what stays is repaired; ours first."""
-    training_images: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class _Scene:
     found: Narrowable
     splits: Splits
     pool: tuple[Tensor, Tensor]
-    """Images to train on, and what the dense network says of them."""
+    """Images to train on, and their labels."""
     seed: int
     options: argparse.Namespace
 
@@ -83,18 +83,19 @@ def vit_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "taylor": ("taylor", "as it is"),
         "random": ("random", "as it is"),
     }
-    yield from _rows(Task("zoo:fashion_vit", None, "fashion-mnist", "dims", methods, 2000), options)
+    yield from _rows(Task("zoo:fashion_vit", None, options.fashion, "dims", methods), options)
 
 
 def width_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yields a row per share, seed and method for ResNet-56."""
     methods: dict[str, tuple[str, Way]] = {
         "ours: reconstruction, repaired": ("reconstruction", "repaired"),
-        "gamma": ("gamma", "as it is"),
+        "rarts, repaired": ("rarts", "repaired"),
+        "gamma (NetSlim)": ("gamma", "as it is"),
         "random": ("random", "as it is"),
     }
     weights, data = options.resnet56_weights, options.cifar
-    yield from _rows(Task("zoo:resnet56", weights, data, "widths", methods, 5000), options)
+    yield from _rows(Task("zoo:resnet56", weights, data, "widths", methods), options)
 
 
 def _rows(task: Task, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -114,10 +115,13 @@ def _scene(
     source = open_source(task.data, loaded.ref.preprocess)
     splits = make_splits(source, calibration=CALIBRATION, selection=SELECTION, seed=seed)
     train, _ = image_sets(source, None)
-    drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-    images = train.images(drawn[: task.training_images].tolist())
-    said = log_probabilities(loaded.module.eval(), torch.split(images, 256))
-    return _Scene(task, loaded, found, splits, (images, said), seed, options)
+    labels = train.labels()
+    assert labels is not None  # both data sets have them
+    drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[
+        : options.training_images
+    ]
+    pool = (train.images(drawn.tolist()), torch.as_tensor(labels)[drawn])
+    return _Scene(task, loaded, found, splits, pool, seed, options)
 
 
 def _pruned_rows(scene: _Scene) -> Iterator[dict[str, Any]]:
@@ -208,18 +212,35 @@ def _top1(network: nn.Module, scene: _Scene) -> float:
 
 
 def _trained(network: nn.Module, scene: _Scene) -> nn.Module:
-    """Returns a copy trained on what the dense network says; no labels."""
+    """Returns a copy trained on labels and on what the dense network says, half and half."""
     network = copy.deepcopy(network).train().requires_grad_(True)
     optimiser = torch.optim.AdamW(network.parameters(), lr=LR, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, LR, scene.options.steps, pct_start=0.1)
     generator = torch.Generator().manual_seed(scene.seed)
-    images, said = scene.pool
     for _ in range(scene.options.steps):
-        chosen = torch.randint(len(images), (BATCH,), generator=generator)
-        answers = network(images[chosen]).log_softmax(1)
-        loss = F.kl_div(answers, said[chosen], log_target=True, reduction="batchmean")
+        images, labels = _drawn(scene.pool, generator)
+        loss = _loss(network(images), _said(scene.loaded.module, images), labels)
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()
         schedule.step()
     return network.eval()
+
+
+def _drawn(pool: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Returns a batch, half of its images mirrored."""
+    chosen = torch.randint(len(pool[0]), (BATCH,), generator=generator)
+    images, mirrored = pool[0][chosen], torch.rand(BATCH, generator=generator) < 0.5
+    return torch.where(mirrored[:, None, None, None], images.flip(3), images), pool[1][chosen]
+
+
+@torch.no_grad()
+def _said(dense: nn.Module, images: Tensor) -> Tensor:
+    answers: Tensor = dense.eval()(images)
+    return (answers / TEMPERATURE).log_softmax(1)
+
+
+def _loss(answers: Tensor, said: Tensor, labels: Tensor) -> Tensor:
+    softened = (answers / TEMPERATURE).log_softmax(1)
+    taught = F.kl_div(softened, said, log_target=True, reduction="batchmean") * TEMPERATURE**2
+    return (taught + F.cross_entropy(answers, labels, label_smoothing=SMOOTHING)) / 2
