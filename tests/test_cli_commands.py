@@ -12,19 +12,7 @@ import pytest
 from cli_calls import check_one_line_error, run
 
 from edgecompress.cli.running import STOPPED
-
-KINDS = [
-    "models",
-    "methods",
-    "factors",
-    "rank-selections",
-    "searches",
-    "data",
-    "formats",
-    "converters",
-    "devices",
-    "drivers",
-]
+from edgecompress.pipeline.listing import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -40,6 +28,11 @@ def test_list_shows_names_and_summaries(kind):
 
 def test_list_of_an_unknown_kind_names_the_known_ones():
     check_one_line_error(run("list", "colours"), "'colours'", *KINDS)
+
+
+def test_the_help_of_list_names_all_that_can_be_listed():
+    words = run("list", "--help").stdout.replace(",", " ").split()
+    assert not KINDS.keys() - set(words)
 
 
 def test_doctor_succeeds_where_everything_required_is_installed():

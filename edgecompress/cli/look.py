@@ -63,7 +63,7 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="models, methods, factors, rank-selections, searches, data, formats, converters, "
+            help="models, methods, factors, rank-selections, searches, scores, data, formats, converters, "
             "devices or drivers.",
         ),
     ],

@@ -269,9 +269,8 @@ def _kept(job: _Job, groups: tuple[Group, ...], scores: UnitScores) -> Kept:
         )
     if all(len(kept[group.name]) == group.width for group in groups):
         raise ConfigError(
-            f"{job.material.loaded.ref.source}: no group would lose a unit; widths are rounded up to multiples "
-            f"of {rules.multiple}, and none goes below its floor: take a larger share away or lower --multiple "
-            "and --floor"
+            f"{job.material.loaded.ref.source}: no group would lose a unit, as widths are multiples of "
+            f"{rules.multiple} above a floor; take a larger share away or lower --multiple and --floor"
         )
     return kept
 
