@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def test_list_of_an_unknown_kind_names_the_known_ones():
 
 
 def test_the_help_of_list_names_all_that_can_be_listed():
-    words = run("list", "--help").stdout.replace(",", " ").split()
+    words = re.findall(r"[a-z]+(?:-[a-z]+)*", run("list", "--help").stdout)
     assert not KINDS.keys() - set(words)
 
 
