@@ -53,7 +53,7 @@ class Target:
         The input damping pulls towards the unconstrained solution, not to zero.
         """
         ridge = damped(self.input, INPUT_DAMPING)
-        best = torch.linalg.solve(ridge, self.cross.T).T
+        best = torch.cholesky_solve(self.cross.T, torch.linalg.cholesky(ridge)).T
         cross = self.cross + best @ (ridge - self.input)
         return Target(ridge, cross, damped(self.output, OUTPUT_DAMPING))
 
