@@ -7,6 +7,7 @@ queries, keys, values and all heads, so that all heads stay equally wide.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import cast
 
 from torch import nn
@@ -48,6 +49,7 @@ def find_dimension_groups(
     for module in net.flow.mixing:
         if not _is_attention(module):
             refused.setdefault(net.names[module], "mixes tokens in a way that is not known")
+    refused |= dict.fromkeys(_uncalled(net, refused), "its weights are read without calling it")
     stuck = cannot_narrow(model, groups, (1, *input_shape))
     taken = {cut.module for group in groups for cut in group.cuts}
     refused = {name: why for name, why in refused.items() if name not in taken}
@@ -82,6 +84,12 @@ class _Net:
             raise UnsupportedLayer(f"weights of {name} are computed from others")
         if any(self.owners[id(p)] > 1 for p in layer.parameters(recurse=False)):
             raise UnsupportedLayer(f"{name} shares its weights with another layer")
+
+
+def _uncalled(net: _Net, refused: Collection[str]) -> list[str]:
+    """Returns linear layers that others use as tensors; those inside of what is refused are known by that."""
+    uncalled = [net.names[layer] for layer in net.flow.read_as_tensors if not net.flow.calls[layer]]
+    return sorted(name for name in uncalled if not any(name.startswith(f"{one}.") for one in refused))
 
 
 def _group_of(module: nn.Module, net: _Net) -> Group | None:
@@ -147,16 +155,15 @@ def _separate_group(names: dict[str, str], heads: int, head_dim: int) -> Group:
 def _hidden(first: nn.Linear, net: _Net) -> Group | None:
     """Returns the hidden units a linear layer makes; None where what follows is no MLP."""
     flow, readers = net.flow, net.flow.readers.get(first, [])
-    if first not in flow.active:
+    if first not in flow.active or not (readers or first in flow.others):
         return None
+    net.check_own_layer(first)
     if first in flow.others:
         raise UnsupportedLayer(f"its outputs cannot be taken away: {flow.others[first]}")
-    if not readers:
-        return None
     if not all(mark.is_zero for _, mark in readers):
         raise UnsupportedLayer("the activation after it does not map zero to zero")
-    for layer in (first, *(reader for reader, _ in readers)):
-        net.check_own_layer(layer)
+    for reader, _ in readers:
+        net.check_own_layer(reader)
     made = Cut(module=net.names[first], axis="outputs")
     read = tuple(Cut(module=net.names[reader], axis="inputs") for reader, _ in readers)
     return Group(name=made.module, kind="hidden", width=first.out_features, cuts=(made, *read), gates=(made,))
