@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import width_nets
 from group_nets import TINY_GROUPS, TINY_SHAPE, cut, embedded, group, hidden_group, tiny_net
 from small_nets import hooks_of, same_state, state_of
 from torch import nn
@@ -11,6 +12,7 @@ from torch import nn
 from edgecompress.errors import ModelError
 from edgecompress.nets.gates import fold_, gate_gradients, gated
 from edgecompress.nets.narrowing import narrow_
+from edgecompress.nets.width_groups import find_width_groups
 
 
 def images(count=3, shape=TINY_SHAPE, dtype=torch.float64):
@@ -26,8 +28,16 @@ def network(name):
     return model.double(), groups, images(shape=(1, 28, 28))
 
 
+def of_torchvision(name):
+    model = width_nets.network(f"torchvision:{name}", classes=10)
+    groups = find_width_groups(model, (3, 32, 32)).groups
+    return model.double(), groups, images(2, shape=(3, 32, 32))
+
+
 CASES = {
     "tiny": tiny,
+    "resnet18": lambda: of_torchvision("resnet18"),
+    "mobilenet_v2": lambda: of_torchvision("mobilenet_v2"),
     "resnet": lambda: network("fashion_resnet"),
     "vit": lambda: network("fashion_vit"),
 }

@@ -46,6 +46,20 @@ def test_without_labels_the_dense_model_has_the_least_loss_and_it_is_its_entropy
     assert float(task_loss(small_net(seed=1)(found).detach(), targets)) > own
 
 
+def test_the_dense_models_answers_pull_at_others_only_where_they_differ_and_never_at_the_dense_model():
+    teacher = small_net().requires_grad_(True)
+    pool = make_pool(teacher, unlabelled())
+    assert not pool.targets.requires_grad
+    found, targets = pool.take(torch.arange(24))
+    logits = teacher(found).detach().requires_grad_()
+    (same,) = torch.autograd.grad(task_loss(logits, targets), logits)
+    assert float(same.abs().max()) < 1e-6
+    other = (logits.detach() + torch.randn(logits.shape)).requires_grad_()
+    (apart,) = torch.autograd.grad(task_loss(other, targets), other)
+    torch.testing.assert_close(apart, other.detach().softmax(1) - targets)
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+
+
 def test_labels_of_some_batches_only_are_not_used():
     (first, *rest) = unlabelled()
     pool = make_pool(MODEL, [(first[0], torch.zeros(8, dtype=torch.long)), *rest])

@@ -302,6 +302,36 @@ def test_frozen_parameters_and_negative_weights_are_refused():
         rarts_step_(toy(1, 1), frozen, optimisers)
 
 
+def noise_floor(step, size, count=1500):
+    """Returns how far above its least value the Lagrangian settles with noisy gradients, per search.
+
+    `count` searches of three numbers run side by side, each with noise of its own.
+    """
+    g = torch.Generator().manual_seed(0)
+
+    def noisy(target, scale):
+        def loss(own, alpha):
+            own_noise, alpha_noise = scale * torch.randn(2, count, generator=g, dtype=torch.float64)
+            clean = (own[0] - alpha[0] - target) ** 2 + alpha[0] ** 2
+            return (clean / 2 + own_noise * own[0] + alpha_noise * alpha[0]).sum()
+
+        return loss
+
+    clean, rough = (Lagrangian(noisy(1, scale), noisy(-2, scale), 1.0, 1.0) for scale in (0.0, 1.0))
+    at = Point(*((torch.zeros(count, dtype=torch.float64),) for _ in range(3)))
+    steps, sizes = round(15 / size), StepSizes(size, size, size)
+    least = value(clean, run(step, clean, at, sizes, steps))
+    return (value(clean, run(step, rough, at, sizes, steps)) - least) / count
+
+
+@EACH_SCHEME
+def test_noise_leaves_a_gap_that_is_in_proportion_to_the_step(step, limits):
+    gaps = [noise_floor(step, size) for size in (0.1, 0.05, 0.025)]
+    assert min(gaps) > 0
+    assert gaps[0] / gaps[1] == pytest.approx(2, rel=0.15)
+    assert gaps[1] / gaps[2] == pytest.approx(2, rel=0.15)
+
+
 rows = st.lists(st.floats(0, 10), min_size=2, max_size=6)
 
 
