@@ -6,9 +6,8 @@ modules. Where an operator maps zeros to zeros is tried with zeros, not looked u
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from edgecompress.nets.modules import zero_image
+from edgecompress.nets.watching import watched
 
 _PLAIN = ("hardswish", "dropout", "alias", "detach", "_to_copy", "lift_fresh")
 """Operators that treat every number alone, as torch's tag `pointwise` says of the others."""
@@ -63,7 +63,7 @@ class Flow:
 def follow(network: nn.Module, input_shape: tuple[int, int, int]) -> Flow:
     """Runs a network, which must be in eval mode, on a black image and returns what was seen."""
     watch = _Watch(network)
-    with torch.inference_mode(False), _hooks(network, watch), watch:
+    with torch.inference_mode(False), watched(network, watch.enter, watch.leave), watch:
         output = network(zero_image(network, input_shape))
     for mark in watch.marks_in(output):
         watch.flow.others.setdefault(mark.maker, "is an output of the model")
@@ -184,16 +184,3 @@ def _is_view(x: Tensor, view: Tensor) -> bool:
     if not same_memory or view.ndim == 0 or x.shape[-1] != view.shape[-1]:
         return False
     return x.stride(-1) == view.stride(-1) == 1
-
-
-@contextlib.contextmanager
-def _hooks(network: nn.Module, watch: _Watch) -> Iterator[None]:
-    handles = []
-    for module in network.modules():
-        handles.append(module.register_forward_pre_hook(watch.enter, with_kwargs=True))
-        handles.append(module.register_forward_hook(watch.leave))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import RemovableHandle
 
 from edgecompress.core.costs import BYTES_PER_WEIGHT
 from edgecompress.core.results import LayerCost
+from edgecompress.nets.watching import watched
 
 _NORMS = (
     nn.BatchNorm1d,
@@ -109,7 +109,13 @@ def _watch(module: nn.Module, input_shape: tuple[int, int, int]) -> dict[nn.Modu
     watch = _Watch()
     parameter = next(module.parameters(), torch.empty(0))
     image = torch.zeros((1, *input_shape), dtype=parameter.dtype, device=parameter.device)
-    with _eval_mode(module), _plain_attention(), _hooks(module, watch), torch.no_grad(), _Counter(watch):
+    with (
+        _eval_mode(module),
+        _plain_attention(),
+        watched(module, watch.enter, watch.leave),
+        torch.no_grad(),
+        _Counter(watch),
+    ):
         module(image)
     return watch.seen
 
@@ -134,19 +140,6 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-
-
-@contextlib.contextmanager
-def _hooks(module: nn.Module, watch: _Watch) -> Iterator[None]:
-    handles: list[RemovableHandle] = []
-    for child in module.modules():
-        handles.append(child.register_forward_pre_hook(watch.enter, with_kwargs=True))
-        handles.append(child.register_forward_hook(watch.leave))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
