@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from edgecompress.core.memo import NO_MEMO, Memo
 from edgecompress.core.progress import Progress
 from edgecompress.core.types import Candidate, Metric
 from edgecompress.errors import ConfigError
@@ -137,6 +138,20 @@ def prepare_jointly(
 
 def realise_jointly(prepared: JointPrepared, found: Joint, progress: Progress) -> Narrowed:
     """Returns the network of a choice, repaired; after a kill what was done before is read."""
+    recipe = prepared.low_rank.recipe
+    return _realised(
+        prepared, found, recipe.refit != "none", recipe.batch_norm, progress, prepared.low_rank.memo
+    )
+
+
+def built_jointly(prepared: JointPrepared, found: Joint, progress: Progress) -> Narrowed:
+    """Returns the network of a choice, not yet repaired."""
+    return _realised(prepared, found, refit=False, batch_norm="keep", progress=progress, memo=NO_MEMO)
+
+
+def _realised(
+    prepared: JointPrepared, found: Joint, refit: bool, batch_norm: str, progress: Progress, memo: Memo
+) -> Narrowed:
     low_rank = prepared.low_rank
     setting, recipe = low_rank.setting, low_rank.recipe
     groups = [one for one in prepared.narrowable.groups if found.widths[one.name] < one.width]
@@ -153,11 +168,11 @@ def realise_jointly(prepared: JointPrepared, found: Joint, progress: Progress) -
         setting.selection,
         readings={name: prepared.readings[name] for name in kept},
         blocks=blocks,
-        refit=recipe.refit != "none",
-        batch_norm=recipe.batch_norm,
+        refit=refit,
+        batch_norm=batch_norm,
         seed=recipe.seed,
         progress=progress,
-        memo=low_rank.memo,
+        memo=memo,
     )
 
 

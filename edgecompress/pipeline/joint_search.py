@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -27,6 +28,7 @@ from edgecompress.pipeline.joint_result import (
     layer_changes,
     named_changes,
 )
+from edgecompress.pipeline.joint_trial import choose_by_trial, on_one_scale, trial_divergence
 from edgecompress.pipeline.narrowed import Narrowable, Narrowed
 from edgecompress.pipeline.narrowed_costs import shapes_of
 from edgecompress.pipeline.preparation import Offer, prepare
@@ -36,7 +38,7 @@ from edgecompress.pipeline.search_job import Job
 from edgecompress.pipeline.search_loop import device_of, most_rounds
 from edgecompress.pipeline.search_standing import CLOSE, best, meets
 from edgecompress.search.contract import Costs
-from edgecompress.search.joint import Joint, choose_jointly, front
+from edgecompress.search.joint import Joint, front
 
 SEARCH = "one price for all"
 
@@ -117,7 +119,7 @@ def _turns(job: Job, prepared: JointPrepared, memo: Memo) -> tuple[list[Turn], T
         costs = job.costs()[metric] if clock is None else clock.costs()
         problem = prepared.problem(costs, clock, target)
         try:
-            found = choose_jointly(problem)
+            found = choose_by_trial(problem, partial(trial_divergence, prepared))
         except BudgetError:
             if not turns:
                 raise
@@ -200,7 +202,7 @@ def _told(job: Job, prepared: JointPrepared, last: Turn, rounds: list[Round]) ->
             agreement=None,
             choices=named_changes(prepared, one),
         )
-        for one in front(problem, POINTS)
+        for one in front(on_one_scale(problem, partial(trial_divergence, prepared)), POINTS)
     )
     notes = prepared.narrowed_cost(costs.metric, job.clock).notes
     return Told(target, costs.dense, problem.cost(last.found), reason, points[::-1], notes)
