@@ -60,8 +60,11 @@ class SpectrumView(Record):
     family: str
     rank: int
     """That was kept."""
+    max_rank: int
+    """At which the family reproduces the layer exactly."""
     values: tuple[float, ...]
-    """Singular values over the largest, in falling order; of a sliced family the root mean square."""
+    """Singular values over the largest, in falling order; of a sliced family the root mean square. Of long
+    spectra some at equal distances, the first and the last among them."""
     energy_kept: float
     """Share of the squares of all values that the kept rank has, 0 to 1."""
 

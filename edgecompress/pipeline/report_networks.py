@@ -50,11 +50,13 @@ def _spectra(dense: nn.Module, one: Candidate) -> Iterator[SpectrumView]:
     energies = singular_values(family, kernel).square().mean(0)
     total, largest = float(energies.sum()), float(energies.max())
     if total > 0:
-        values = (energies / largest).sqrt()[:MOST_VALUES]
+        places = torch.linspace(0, len(energies) - 1, min(len(energies), MOST_VALUES)).round().long()
+        values = (energies / largest).sqrt()[places]
         yield SpectrumView(
             layer=one.layers[0],
             family=one.family,
             rank=one.ranks[0],
+            max_rank=len(energies),
             values=tuple(round(float(value), 5) for value in values),
             energy_kept=float(energies[: one.ranks[0]].sum()) / total,
         )

@@ -105,8 +105,8 @@ def slower_chart(slower: Sequence[Slower], width: float, height: float) -> Drawi
     if not slower:
         return None
     x = Scale(0.0, 105.0, LEFT, width - RIGHT)
-    highest = max(100 * one.cost_share for one in slower)
-    y = Scale(0.0, max(120.0, highest * 1.08), height - BOTTOM, TOP)
+    times = [100 * one.cost_share for one in slower]
+    y = spanning([*times, 95.0, 115.0], height - BOTTOM, TOP)
     shapes: list[Shape] = [
         Area(
             [(x.start, y(100)), (x.end, y(100)), (x.end, y.end), (x.start, y.end)],
@@ -133,13 +133,15 @@ def slower_chart(slower: Sequence[Slower], width: float, height: float) -> Drawi
 
 def spectrum_chart(one: SpectrumView, width: float = 168, height: float = 74) -> Drawing:
     """Returns falling singular values with the kept ones filled."""
-    x = Scale(0.0, float(len(one.values)), 1, width - 1)
+    x = Scale(0.0, float(one.max_rank), 1, width - 1)
     y = Scale(0.0, 1.0, height - 1, 4)
-    corners = [(x(number), y(value)) for number, value in enumerate(one.values)]
-    # steps: every rank is as wide as the others
-    stairs = [place for number, (px, py) in enumerate(corners) for place in ((px, py), (x(number + 1), py))]
-    rank = min(one.rank, len(one.values))
-    kept = [*stairs[: 2 * rank], (x(rank), y(0)), (x(0), y(0))]
+    each = one.max_rank / len(one.values)  # ranks a value stands for
+    stairs = [
+        (x(each * at), y(value)) for number, value in enumerate(one.values) for at in (number, number + 1)
+    ]
+    rank = min(one.rank, one.max_rank)
+    steps = [(px, py) for px, py in stairs if px <= x(rank)] or stairs[:1]
+    kept = [*steps, (x(rank), steps[-1][1]), (x(rank), y(0)), (x(0), y(0))]
     hue = hue_of(one.family)
     shapes: list[Shape] = [
         Area(kept, hue, 0.28),
@@ -148,7 +150,7 @@ def spectrum_chart(one: SpectrumView, width: float = 168, height: float = 74) ->
         Line([(x.start, y(0)), (x.end, y(0))], "faint"),
     ]
     title = (
-        f"{one.layer}: {len(one.values)} singular values, {one.rank} kept, "
+        f"{one.layer}: {one.max_rank} singular values, {one.rank} kept, "
         f"{100 * one.energy_kept:.1f} % of the energy"
     )
     return Drawing(width, height, title, tuple(shapes))

@@ -200,7 +200,7 @@ def _speedup(run: RunReport) -> str:
     if time is None:
         return ""
     known = join([badge(time.how_known), el("span", time.device, class_="sub")])
-    return join([f"{time.speedup:.3g} x ", known])
+    return join([f"{time.speedup:.2f} x ", known])
 
 
 def _weights(run: RunReport) -> str:

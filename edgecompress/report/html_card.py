@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from edgecompress.core.measurement import Interval
 from edgecompress.core.report_results import RunReport, TimePair
 from edgecompress.report.benches import ms
-from edgecompress.report.charts import goal_time
 from edgecompress.report.html_parts import Section, table
 from edgecompress.report.markup import Markup, el, join
 from edgecompress.report.numbers import change, count
@@ -15,7 +14,8 @@ from edgecompress.report.numbers import change, count
 
 def lead(run: RunReport) -> Markup:
     """Returns the outcome in one sentence."""
-    words = [part for part in (_speed_words(run), _accuracy_words(run), _size_words(run)) if part]
+    speeds = [_speed_words(time) for time in headline_times(run)]
+    words = [part for part in (*speeds, _accuracy_words(run), _size_words(run)) if part]
     sentence = el("p", join(_listed(words)), ".", class_="lead")
     if run.met is False:
         return join([sentence, el("p", f"Target not met: {run.reason or 'no reason given'}", class_="bad")])
@@ -28,10 +28,7 @@ def _listed(words: list[Markup]) -> Iterator[str]:
         yield part
 
 
-def _speed_words(run: RunReport) -> Markup | None:
-    time = goal_time(run)
-    if time is None:
-        return None
+def _speed_words(time: TimePair) -> Markup:
     shown = (
         f"{time.speedup:.2f} times as fast" if time.speedup >= 1 else f"{1 / time.speedup:.2f} times as slow"
     )
@@ -62,18 +59,8 @@ def tiles(run: RunReport) -> Markup:
 
 
 def _tiles(run: RunReport) -> Iterator[Markup]:
-    time, dense, after = goal_time(run), run.dense, run.compressed
-    if time is not None:
-        was = f"was {ms(time.before_ms)} ms{_bounds(time.before_interval)}"
-        yield _tile(
-            join(["Latency ", badge(time.how_known)]),
-            ms(time.after_ms),
-            "ms",
-            was,
-            change(time.before_ms, time.after_ms),
-            good=time.after_ms <= time.before_ms,
-            more=_bounds(time.after_interval),
-        )
+    dense, after = run.dense, run.compressed
+    yield from map(_time_tile, headline_times(run))
     if after.accuracy is not None:
         before = None if dense is None or dense.accuracy is None else dense.accuracy.top1
         gained = None if before is None else after.accuracy.top1 - before
@@ -105,14 +92,37 @@ def _tiles(run: RunReport) -> Iterator[Markup]:
     )
 
 
-def _tile(
-    name: str, figure: str, unit: str, was: str, delta: str | None, *, good: bool, more: str = ""
-) -> Markup:
+def headline_times(run: RunReport) -> list[TimePair]:
+    """Returns the times the search was about and, where those were not measured, the first that were."""
+    goal = run.times[:1]
+    if goal and goal[0].how_known == "measured":
+        return list(goal)
+    return [*goal, *[time for time in run.times[1:] if time.how_known == "measured"][:1]]
+
+
+def _time_tile(time: TimePair) -> Markup:
+    lines = [
+        "" if time.after_interval is None else _between(time.after_interval),
+        f"was {ms(time.before_ms)}{_bounds(time.before_interval)}",
+        time.statement,
+        join([badge(time.how_known), " ", time.device]),
+    ]
+    return _tile(
+        "Latency",
+        ms(time.after_ms),
+        "ms",
+        join(el("div", line) for line in lines if line),
+        change(time.before_ms, time.after_ms),
+        good=time.after_ms <= time.before_ms,
+    )
+
+
+def _tile(name: str, figure: str, unit: str, was: str, delta: str | None, *, good: bool) -> Markup:
     changed = el("span", delta, class_=f"delta {'good' if good else 'bad'}") if delta else Markup("")
     return el(
         "div",
         el("dt", el("span", name), changed),
-        el("dd", el("div", figure, " ", el("small", unit), class_="now"), el("div", was, more, class_="was")),
+        el("dd", el("div", figure, " ", el("small", unit), class_="now"), el("div", was, class_="was")),
         class_="tile",
     )
 
@@ -155,7 +165,7 @@ def _time_row(time: TimePair) -> tuple[str, ...]:
         badge(time.how_known),
         _with_bounds(ms(time.before_ms), time.before_interval),
         _with_bounds(ms(time.after_ms), time.after_interval),
-        _with_bounds(f"{time.speedup:.3g} x", time.speedup_interval),
+        _with_bounds(f"{time.speedup:.2f} x", time.speedup_interval),
         el("span", verdict, class_=tone),
     )
 

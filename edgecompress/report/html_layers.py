@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 
 from edgecompress.core.prune_results import PrunedGroup
@@ -11,7 +11,7 @@ from edgecompress.core.search_results import Slower
 from edgecompress.report.benches import ms
 from edgecompress.report.charts import slower_chart, spectrum_chart
 from edgecompress.report.drawing import to_svg
-from edgecompress.report.html_parts import Section, figure, folded, legend, swatched, table
+from edgecompress.report.html_parts import Section, aligned, figure, folded, legend, swatched, table
 from edgecompress.report.hues import hue_of
 from edgecompress.report.markup import Markup, el, join
 from edgecompress.report.numbers import change, count, share
@@ -49,7 +49,11 @@ def strip_section(run: RunReport) -> Section | None:
 
 
 def _stage(name: str) -> str:
-    return name.split(".")[0] if "." in name else ""
+    """Returns the part of a network a layer belongs to: `layer1` of `layer1.0.conv2`, `blocks.3` of ViTs."""
+    first, *others = name.split(".")
+    if others and others[0].isdigit() and not first[-1:].isdigit() and len(others) > 1:
+        return f"{first}.{others[0]}"
+    return first if others else ""
 
 
 def _timed(layers: Iterable[LayerView]) -> bool:
@@ -100,7 +104,7 @@ def _block(one: LayerView) -> Markup:
     return el(
         "li",
         picture,
-        el("b", one.family),
+        el("b", "width" if one.family == "narrower" else one.family),
         below,
         class_="block",
         tabindex="0",
@@ -117,10 +121,12 @@ def time_section(run: RunReport) -> Section | None:
     totals = _totals(run, timed=timed)
     unit = "ms" if timed else "MACs"
     headers = ("Layer", "Became", f"{unit}, before and after", "Before", "After", "Change")
-    rows = [_time_row(one, run.layers, timed=timed) for one in run.layers]
-    if timed and run.rest_ms is not None:
-        same = ms(run.rest_ms) if run.rest_ms > 0 else f"{run.rest_ms:.3g}"
-        rows.append(("everything else", "not searched", "", same, same, ""))
+    most = max(max(_figures(one, timed=timed)) for one in run.layers) or 1.0
+    rows = [_time_row(one, most, timed=timed) for one in run.layers]
+    rest = _rest(run, timed=timed)
+    if any(rest):
+        shown = [aligned(one, most) if timed else count(one) for one in rest]
+        rows.append(("everything else", "", "", *shown, _changed(*rest)))
     source = "by the latency table the search used" if timed else "from shapes"
     told = f"Grey is before, colour is after; {source}."
     body = [el("p", told), totals, table(headers, rows, label=f"{unit} by layer", left=3)]
@@ -133,8 +139,7 @@ def _figures(one: LayerView, *, timed: bool) -> tuple[float, float]:
     return float(one.macs_before), float(one.macs_after)
 
 
-def _time_row(one: LayerView, layers: Sequence[LayerView], *, timed: bool) -> tuple[str, ...]:
-    most = max(max(_figures(each, timed=timed)) for each in layers) or 1.0
+def _time_row(one: LayerView, most: float, *, timed: bool) -> tuple[str, ...]:
     before, after = _figures(one, timed=timed)
     hue = hue_of(one.family)
     bars = el(
@@ -154,32 +159,46 @@ def _time_row(one: LayerView, layers: Sequence[LayerView], *, timed: bool) -> tu
         class_="bar",
         aria_hidden="true",
     )
-    shown = (ms(before), ms(after)) if timed else (count(before), count(after))
+    shown = (aligned(before, most), aligned(after, most)) if timed else (count(before), count(after))
     became = f"{one.family} {_sizes(one)}".strip()
-    return one.name, swatched(hue, became), bars, *shown, change(before, after)
+    return one.name, swatched(hue, became), bars, *shown, _changed(before, after)
+
+
+def _changed(before: float, after: float) -> str:
+    return "" if before == after else change(before, after)
+
+
+def _rest(run: RunReport, *, timed: bool) -> tuple[float, float]:
+    """Returns what all other layers cost, before and after; a fitted rest may be below 0."""
+    if timed:
+        return (max(run.rest_ms or 0.0, 0.0),) * 2
+    if run.dense is None:
+        return 0.0, 0.0
+    before = run.dense.macs - sum(one.macs_before for one in run.layers)
+    after = run.compressed.macs - sum(one.macs_after for one in run.layers)
+    return max(float(before), 0.0), max(float(after), 0.0)
 
 
 def _totals(run: RunReport, *, timed: bool) -> Markup:
     """Returns the whole network as two bars, split by layer."""
-    rest = max(run.rest_ms or 0.0, 0.0) if timed else 0.0
-    befores = [_figures(one, timed=timed)[0] for one in run.layers]
-    whole = sum(befores) + rest or 1.0
+    rests = _rest(run, timed=timed)
+    whole = sum(_figures(one, timed=timed)[0] for one in run.layers) + rests[0] or 1.0
     parts = []
     for name, after in (("before", False), ("after", True)):
         at, pieces = 0.0, []
         for one in run.layers:
             wide = 100 * _figures(one, timed=timed)[after] / whole
             hue = hue_of(one.family) if after else "dense"
-            pieces.append(_piece(at, wide, hue))
+            pieces.append(_piece(at, wide, hue, layer_words(one)))
             at += wide
-        pieces.append(_piece(at, 100 * rest / whole, "faint"))
-        total = (at / 100 * whole) + rest
+        pieces.append(_piece(at, 100 * rests[after] / whole, "faint", "everything else"))
+        total = at / 100 * whole + rests[after]
         shown = f"{ms(total)} ms" if timed else f"{count(total)} MACs"
         parts.append(el("div", el("span", f"{name} {shown}", class_="small muted"), _bar_of(pieces)))
-    return join(parts)
+    return el("div", join(parts), class_="totals")
 
 
-def _piece(at: float, wide: float, hue: str) -> Markup:
+def _piece(at: float, wide: float, hue: str, words: str) -> Markup:
     return el(
         "rect",
         x=f"{at:.2f}%",
@@ -188,6 +207,7 @@ def _piece(at: float, wide: float, hue: str) -> Markup:
         height="100%",
         class_=f"fill-{hue} line-paper",
         stroke_width="1.5",
+        data_tip=words,
     )
 
 
@@ -232,8 +252,7 @@ def spectra_section(run: RunReport) -> Section | None:
             "li",
             el("b", one.layer),
             to_svg(spectrum_chart(one)),
-            f"{one.family}, rank {one.rank} of {len(one.values)}{'+' if len(one.values) >= 96 else ''}; "
-            f"{100 * one.energy_kept:.1f} % of the energy",
+            f"{one.family}, rank {one.rank} of {one.max_rank}; {100 * one.energy_kept:.1f} % of the energy",
         )
         for one in run.spectra
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from edgecompress.report.drawing import Drawing, to_svg
 from edgecompress.report.hues import FAMILIES
 from edgecompress.report.markup import Markup, el, join, text
 
-NARROW, WIDE = (340.0, 300.0), (960.0, 400.0)
+NARROW, WIDE = (340.0, 300.0), (1040.0, 420.0)
 """Pixels of a figure on a phone and on a screen."""
 
 
@@ -70,6 +71,12 @@ def pairs(entries: Iterable[tuple[str, str]]) -> Markup:
 def folded(summary: str, body: Markup) -> Markup:
     """Returns what is shown when asked for."""
     return el("details", el("summary", summary), body)
+
+
+def aligned(value: float, largest: float) -> str:
+    """Returns milliseconds with as many decimals as the largest of their column needs for four digits."""
+    decimals = max(3 - math.floor(math.log10(largest)), 0) if largest > 0 else 0
+    return f"{value:.{decimals}f}"
 
 
 def minutes_text(minutes: float) -> str:
