@@ -11,10 +11,12 @@ from edgecompress.cli.bench import bench
 from edgecompress.cli.compress import compress
 from edgecompress.cli.device import app as device
 from edgecompress.cli.export import export
+from edgecompress.cli.init import init
 from edgecompress.cli.latency import app as latency
 from edgecompress.cli.look import doctor, inspect, list_
 from edgecompress.cli.prune import prune
 from edgecompress.cli.quickstart import quickstart
+from edgecompress.cli.report import report, runs_
 from edgecompress.cli.search import resume, search
 from edgecompress.cli.topology import topology
 
@@ -31,6 +33,7 @@ app = typer.Typer(
     },
 )
 app.command("quickstart")(quickstart)
+app.command("init")(init)
 app.command("inspect")(inspect)
 app.command("compress")(compress)
 app.command("prune")(prune)
@@ -39,6 +42,8 @@ app.command("resume")(resume)
 app.command("topology")(topology)
 app.command("export")(export)
 app.command("bench")(bench)
+app.command("report")(report)
+app.command("runs")(runs_)
 app.add_typer(latency, name="latency")
 app.add_typer(device, name="device")
 app.command("list")(list_)

@@ -150,21 +150,42 @@ class ReportResult(Record):
 
 
 class RunLine(Record):
-    """One line of `edgecompress runs`."""
+    """One line of `edgecompress runs`; None where a run does not have the figure."""
 
     name: str
     path: str
     command: str
     model: str
-    created: AwareDatetime | None
+    created: AwareDatetime | None = None
     """None for a run that is not finished."""
-    headline: str
-    """The figures that matter most."""
     finished: bool = True
+    top1: float | None = None
+    top1_before: float | None = None
+    after_ms: float | None = None
+    before_ms: float | None = None
+    how_known: HowKnown | None = None
+    """Of the milliseconds."""
+    macs: int | None = None
+    macs_before: int | None = None
+    params: int | None = None
+    params_before: int | None = None
+    problem: str | None = None
+    """Why nothing more is known of it."""
 
 
 class RunsResult(Record):
-    """What `edgecompress runs` lists."""
+    """What `edgecompress runs` lists, oldest first."""
 
     runs_dir: str
     runs: tuple[RunLine, ...]
+
+
+class InitResult(Record):
+    """What `edgecompress init` wrote and found out."""
+
+    file: str
+    model: str
+    facts: tuple[str, ...]
+    """About model, images and device, each checked."""
+    next: tuple[str, ...]
+    """Commands to go on with."""

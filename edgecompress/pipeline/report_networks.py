@@ -100,7 +100,7 @@ def _dense(plan: Plan) -> nn.Module:
     loaded = load_model(
         ref.source,
         weights=ref.weights,
-        classes=None if ref.weights is None else ref.classes,
+        classes=ref.classes,
         input_size=ref.preprocess.size,
         channels=len(ref.preprocess.mean),
     )

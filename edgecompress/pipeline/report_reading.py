@@ -22,10 +22,10 @@ from edgecompress.core.store import read_record
 from edgecompress.core.topology_results import TopologyResult
 from edgecompress.core.types import Plan
 from edgecompress.errors import ArtefactError
-from edgecompress.nets.artefact import PLAN_FILE, read_plan
 from edgecompress.pipeline.bench_files import EXPORT_RECORD
 from edgecompress.pipeline.report_times import bench_conditions, bench_times, read_benches, search_times
 
+PLAN_FILE = "plan.json"
 RESULT_FILES = ("search.json", "topology.json", "result.json")
 LADDER_KEYS = ("recovery", "ladder")
 """Under these a result may list what won accuracy back: level, gain in points, minutes."""
@@ -74,7 +74,7 @@ def read_report(path: Path, run: Run) -> Reading:
             "commands": tuple(_commands(path, run, files, benches)),
         }
     )
-    return Reading(report, read_plan(path) if (path / PLAN_FILE).is_file() else None)
+    return Reading(report, read_record(path / PLAN_FILE, Plan) if (path / PLAN_FILE).is_file() else None)
 
 
 def _fields_of(file: Path, run: Run) -> dict[str, Any]:
