@@ -23,7 +23,6 @@ from edgecompress.cli.topology import topology
 app = typer.Typer(
     name="edgecompress",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # laying help out with rich takes half of the half second it may take
     pretty_exceptions_enable=False,
     context_settings={

@@ -22,7 +22,11 @@ OpenPage = Annotated[bool, typer.Option("--open", help="Open the page in your br
 def report(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Names or paths; the latest run when none is given."),
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Names or paths; the latest run when none is given.",
+            autocompletion=lambda incomplete: _runs_beginning(incomplete),
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -72,6 +76,12 @@ def report(
         show(result, as_json=as_json)
     if open_page:
         open_in_browser(Path(result.written[0]))
+
+
+def _runs_beginning(incomplete: str) -> list[str]:
+    """Returns names a shell may complete to."""
+    found = (path.parent.name for path in Path("runs").glob("*/run.json"))
+    return sorted(name for name in found if name.startswith(incomplete))
 
 
 def write_report(result: ReportResult, output: Path | None = None, *, png: bool = False) -> ReportResult:

@@ -15,10 +15,6 @@ from edgecompress.report.numbers import change, count
 from edgecompress.report.tables import add_row, lines, table, title
 
 
-LONGEST_NAME = 28
-"""Characters of a name that is better not folded."""
-
-
 def report_text(result: ReportResult) -> RenderableType:
     """Returns the figures of every run, and which files were written."""
     parts: list[RenderableType] = []
@@ -52,16 +48,15 @@ def runs_text(result: RunsResult) -> RenderableType:
     """Returns a row per run: what it is of, when it was made, and its figures."""
     if not result.runs:
         return Text(f"{result.runs_dir}: holds no run; make one with `edgecompress quickstart`")
-    rows = table("run", "command", "model", "made", "top-1 %", "ms", "MACs", right_from=4)
-    rows.columns[0].no_wrap = max(len(one.name) for one in result.runs) <= LONGEST_NAME
+    rows = table("run", "made", "top-1", "ms", "MACs", right_from=2)
     for one in result.runs:
         figures = (_top1(one), _milliseconds(one), _macs(one))
-        add_row(rows, one.name, one.command, one.model, _made(one), *figures)
+        add_row(rows, f"{one.name}\n  {one.command}, {one.model}", _made(one), *figures)
     return Group(rows, *lines(f"{one.name}: {one.problem}" for one in result.runs if one.problem))
 
 
 def _made(one: RunLine) -> str:
-    return "unfinished" if one.created is None else f"{one.created:%m-%d %H:%M}"
+    return "unfinished" if one.created is None else f"{one.created:%Y-%m-%d %H:%M}"
 
 
 def _top1(one: RunLine) -> str:
