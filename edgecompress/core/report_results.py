@@ -115,7 +115,8 @@ class RunReport(Record):
     front: tuple[FrontPoint, ...] = ()
     layers: tuple[LayerView, ...] = ()
     rest_ms: float | None = None
-    """What the table says of everything that was not searched."""
+    """What the table says of everything that is not in a layer with milliseconds, before."""
+    rest_after_ms: float | None = None
     groups: tuple[PrunedGroup, ...] = ()
     slower: tuple[Slower, ...] = ()
     rounds: tuple[Round, ...] = ()

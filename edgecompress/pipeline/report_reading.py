@@ -110,7 +110,7 @@ def _of_search(result: SearchResult) -> dict[str, Any]:
         "reason": result.reason,
         "front": result.front,
         "layers": tuple(timed),
-        "rest_ms": _rest_ms(result),
+        **_rest_ms(result),
         "slower": result.slower,
         "rounds": () if latency is None else latency.rounds,
         "left_alone": result.plan.skipped,
@@ -120,10 +120,14 @@ def _of_search(result: SearchResult) -> dict[str, Any]:
     }
 
 
-def _rest_ms(result: SearchResult) -> float | None:
-    if result.latency is None or not result.latency.layers:
-        return None
-    return result.latency.dense_predicted_ms - sum(one.before_ms for one in result.latency.layers)
+def _rest_ms(result: SearchResult) -> dict[str, float]:
+    latency = result.latency
+    if latency is None or not latency.layers:
+        return {}
+    return {
+        "rest_ms": latency.dense_predicted_ms - sum(one.before_ms for one in latency.layers),
+        "rest_after_ms": latency.predicted_ms - sum(one.after_ms for one in latency.layers),
+    }
 
 
 def _of_compress(result: CompressResult) -> dict[str, Any]:

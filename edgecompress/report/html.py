@@ -167,8 +167,8 @@ def _side_by_side(runs: Sequence[RunReport]) -> Markup:
     """Returns a column per run."""
     headers = ("", *(f"{number}  {run.name}" for number, run in enumerate(runs, 1)))
     rows = [
-        ("Model", *(run.model for run in runs)),
-        ("By", *(run.how or run.command for run in runs)),
+        ("Model", *(el("span", run.model, class_="fold") for run in runs)),
+        ("By", *(el("span", run.how or run.command, class_="fold") for run in runs)),
         ("Top-1", *map(_top1, runs)),
         ("Milliseconds", *map(_milliseconds, runs)),
         ("Speed-up", *map(_speedup, runs)),
@@ -199,7 +199,7 @@ def _speedup(run: RunReport) -> str:
     time = goal_time(run)
     if time is None:
         return ""
-    known = join([badge(time.how_known), el("span", time.device, class_="sub")])
+    known = join([badge(time.how_known), el("span", time.device, class_="sub fold")])
     return join([f"{time.speedup:.2f} x ", known])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from edgecompress.core.prune_results import PrunedGroup
@@ -24,7 +24,7 @@ def strip_section(run: RunReport) -> Section | None:
     """Returns the network as a strip of blocks, coloured by what was chosen and filled by what is left."""
     if not run.layers:
         return None
-    timed = _timed(run.layers)
+    timed = bool(timed_layers(run))
     stages = [(stage, list(own)) for stage, own in groupby(run.layers, key=lambda one: _stage(one.name))]
     unit = "time" if timed else "MACs"
     told = (
@@ -56,8 +56,9 @@ def _stage(name: str) -> str:
     return first if others else ""
 
 
-def _timed(layers: Iterable[LayerView]) -> bool:
-    return all(one.before_ms is not None and one.after_ms is not None for one in layers)
+def timed_layers(run: RunReport) -> list[LayerView]:
+    """Returns the layers the latency table knows; all others are in its rest."""
+    return [one for one in run.layers if one.before_ms is not None and one.after_ms is not None]
 
 
 def _left(one: LayerView) -> float:
@@ -117,12 +118,13 @@ def time_section(run: RunReport) -> Section | None:
     """Returns every layer before and after: milliseconds of the table, or MACs where there is none."""
     if not run.layers:
         return None
-    timed = _timed(run.layers)
-    totals = _totals(run, timed=timed)
+    timed = bool(timed_layers(run))
+    layers = timed_layers(run) or list(run.layers)
+    totals = _totals(run, layers, timed=timed)
     unit = "ms" if timed else "MACs"
     headers = ("Layer", "Became", f"{unit}, before and after", "Before", "After", "Change")
-    most = max(max(_figures(one, timed=timed)) for one in run.layers) or 1.0
-    rows = [_time_row(one, most, timed=timed) for one in run.layers]
+    most = max(max(_figures(one, timed=timed)) for one in layers) or 1.0
+    rows = [_time_row(one, most, timed=timed) for one in layers]
     rest = _rest(run, timed=timed)
     if any(rest):
         shown = [aligned(one, most) if timed else count(one) for one in rest]
@@ -171,7 +173,7 @@ def _changed(before: float, after: float) -> str:
 def _rest(run: RunReport, *, timed: bool) -> tuple[float, float]:
     """Returns what all other layers cost, before and after; a fitted rest may be below 0."""
     if timed:
-        return (max(run.rest_ms or 0.0, 0.0),) * 2
+        return max(run.rest_ms or 0.0, 0.0), max(run.rest_after_ms or 0.0, 0.0)
     if run.dense is None:
         return 0.0, 0.0
     before = run.dense.macs - sum(one.macs_before for one in run.layers)
@@ -179,14 +181,14 @@ def _rest(run: RunReport, *, timed: bool) -> tuple[float, float]:
     return max(float(before), 0.0), max(float(after), 0.0)
 
 
-def _totals(run: RunReport, *, timed: bool) -> Markup:
+def _totals(run: RunReport, layers: Sequence[LayerView], *, timed: bool) -> Markup:
     """Returns the whole network as two bars, split by layer."""
     rests = _rest(run, timed=timed)
-    whole = sum(_figures(one, timed=timed)[0] for one in run.layers) + rests[0] or 1.0
+    whole = sum(_figures(one, timed=timed)[0] for one in layers) + rests[0] or 1.0
     parts = []
     for name, after in (("before", False), ("after", True)):
         at, pieces = 0.0, []
-        for one in run.layers:
+        for one in layers:
             wide = 100 * _figures(one, timed=timed)[after] / whole
             hue = hue_of(one.family) if after else "dense"
             pieces.append(_piece(at, wide, hue, layer_words(one)))

@@ -87,9 +87,10 @@ def _layers(run: RunReport) -> Drawing | None:
     """Returns two bars per layer, before and after; of very deep networks those that cost most."""
     if not run.layers:
         return None
-    timed = all(one.before_ms is not None for one in run.layers)
-    most_first = sorted(run.layers, key=lambda one: -_cost(one, timed=timed)[0])[:MOST_LAYERS]
-    shown = [one for one in run.layers if one in most_first]
+    layers = [one for one in run.layers if one.before_ms is not None] or list(run.layers)
+    timed = layers[0].before_ms is not None
+    most_first = sorted(layers, key=lambda one: -_cost(one, timed=timed)[0])[:MOST_LAYERS]
+    shown = [one for one in layers if one in most_first]
     largest = max(max(_cost(one, timed=timed)) for one in shown) or 1.0
     title = f"Where the {'milliseconds' if timed else 'MACs'} went, before (grey) and after"
     shapes: list[Shape] = [Words(0, 18, title, "ink", size=17, bold=True), *_legend(shown)]
