@@ -27,8 +27,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        # a --help that was not typed is then no longer parsed with pydantic, which takes long to import
-        "default_map": {"help": False, "device": {"help": False}, "latency": {"help": False}},
+        # options that were not typed are then no longer parsed with pydantic, which takes long to import
+        "default_map": {
+            "help": False,
+            "install_completion": False,
+            "show_completion": False,
+            "device": {"help": False},
+            "latency": {"help": False},
+        },
     },
 )
 app.command("quickstart")(quickstart)
