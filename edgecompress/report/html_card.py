@@ -65,7 +65,7 @@ def _tiles(run: RunReport) -> Iterator[Markup]:
         before = None if dense is None or dense.accuracy is None else dense.accuracy.top1
         gained = None if before is None else after.accuracy.top1 - before
         yield _tile(
-            "Top-1 accuracy",
+            "Top-1",
             f"{after.accuracy.top1:.2f}",
             "%",
             f"on {after.accuracy.images:,} images" + ("" if before is None else f", was {before:.2f} %"),
@@ -103,9 +103,9 @@ def headline_times(run: RunReport) -> list[TimePair]:
 def _time_tile(time: TimePair) -> Markup:
     lines = [
         "" if time.after_interval is None else _between(time.after_interval),
-        f"was {ms(time.before_ms)}{_bounds(time.before_interval)}",
-        time.statement,
-        join([badge(time.how_known), " ", time.device]),
+        f"was {ms(time.before_ms)}",
+        _sureness(time),
+        join([badge(time.how_known), " ", time.device.split(",")[0]]),
     ]
     return _tile(
         "Latency",
@@ -132,8 +132,12 @@ def badge(how_known: str) -> Markup:
     return el("span", how_known, class_=f"badge {how_known}")
 
 
-def _bounds(interval: Interval | None) -> str:
-    return "" if interval is None else f" ({_between(interval)})"
+def _sureness(time: TimePair) -> str:
+    """Returns the verdict with how far the speed-up may be off; all figures are in the table below."""
+    if time.verdict is None:
+        return ""
+    bounds = time.speedup_interval
+    return time.verdict if bounds is None else f"{time.verdict}: {bounds.low:.2f} to {bounds.high:.2f} x"
 
 
 def _between(interval: Interval) -> str:
