@@ -10,6 +10,7 @@ from cli_calls import check_one_line_error, run
 from made_benches import bench_of, measurement, result_of
 from made_reports import three_runs, written_run
 from test_report import COMPRESS, EXPORT
+from test_topology import SMALL, write_images
 from tiny_zoo import entry, in_zoo
 
 from edgecompress.core.store import write_record
@@ -19,6 +20,8 @@ from edgecompress.nets.sources import load_model
 from edgecompress.pipeline.compress import compress
 from edgecompress.pipeline.report import report
 from edgecompress.pipeline.report_networks import MOST_VALUES
+from edgecompress.pipeline.topology import topology
+from edgecompress.report.html import report_page
 
 
 @pytest.fixture
@@ -193,3 +196,16 @@ def test_the_settings_on_the_page_do_the_run_again(real, tmp_path):
     again = run("compress", "--config", tmp_path / "run.toml", "--runs-dir", tmp_path, "--json")
     assert again.exit_code == 0, again.stderr
     assert json.loads(again.stdout)["compressed"] == found.compressed.model_dump(mode="json")
+
+
+def test_cells_that_were_found_are_reported_without_a_before(tmp_path):
+    path = topology(**SMALL, data=write_images(tmp_path), runs_dir=tmp_path, name="cells").run
+    (found,) = report([path]).runs
+    assert found.dense is None and found.spectra == () and found.compressed.macs > 0
+    edges = [edge for cell in found.cells for edge in cell.probabilities]
+    assert edges and all(len(edge) == len(found.operations) for edge in edges)
+    page = report_page(report([path]))
+    assert "The cells that were found" in page and found.cells[0].nodes[0] in page
+    shown = run("report", path)
+    assert shown.exit_code == 0, shown.stderr
+    assert (Path(path) / "report.html").is_file()
