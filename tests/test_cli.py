@@ -34,6 +34,9 @@ COMMANDS = [
     "topology",
     "export",
     "bench",
+    "report",
+    "runs",
+    "init",
     "device",
     "device show",
     "device prepare",
@@ -125,7 +128,7 @@ def cli_and_api():
     }
 
 
-ONLY_IN_CLI = {"config", "as_json"}
+ONLY_IN_CLI = {"config", "as_json", "open_page"}
 ONLY_IN_API = {"progress", "directory", "resuming"}
 FLAGS_OF = {"formats": ("onnx", "tflite"), "precisions": ("fp16", "int8"), "serials": ("serial",)}
 """Arguments that are several flags, or one given several times."""

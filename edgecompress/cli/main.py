@@ -11,26 +11,34 @@ from edgecompress.cli.bench import bench
 from edgecompress.cli.compress import compress
 from edgecompress.cli.device import app as device
 from edgecompress.cli.export import export
+from edgecompress.cli.init import init
 from edgecompress.cli.latency import app as latency
 from edgecompress.cli.look import doctor, inspect, list_
 from edgecompress.cli.prune import prune
 from edgecompress.cli.quickstart import quickstart
+from edgecompress.cli.report import report, runs_
 from edgecompress.cli.search import resume, search
 from edgecompress.cli.topology import topology
 
 app = typer.Typer(
     name="edgecompress",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # laying help out with rich takes half of the half second it may take
     pretty_exceptions_enable=False,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        # a --help that was not typed is then no longer parsed with pydantic, which takes long to import
-        "default_map": {"help": False, "device": {"help": False}, "latency": {"help": False}},
+        # options that were not typed are then no longer parsed with pydantic, which takes long to import
+        "default_map": {
+            "help": False,
+            "install_completion": False,
+            "show_completion": False,
+            "device": {"help": False},
+            "latency": {"help": False},
+        },
     },
 )
 app.command("quickstart")(quickstart)
+app.command("init")(init)
 app.command("inspect")(inspect)
 app.command("compress")(compress)
 app.command("prune")(prune)
@@ -39,6 +47,8 @@ app.command("resume")(resume)
 app.command("topology")(topology)
 app.command("export")(export)
 app.command("bench")(bench)
+app.command("report")(report)
+app.command("runs")(runs_)
 app.add_typer(latency, name="latency")
 app.add_typer(device, name="device")
 app.command("list")(list_)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgecompress.cli import options as opt
+from edgecompress.cli.report import OpenPage, open_in_browser, write_report
 from edgecompress.cli.running import running, show
+from edgecompress.errors import EdgeCompressError
+
+if TYPE_CHECKING:
+    from edgecompress.core.loop_results import QuickstartResult
 
 
 def quickstart(
@@ -24,13 +29,15 @@ def quickstart(
     name: opt.RunName = None,
     runs_dir: opt.RunsDir = Path("runs"),
     overwrite: opt.Overwrite = False,
+    open_page: OpenPage = False,
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Make a network that comes along faster, and prove it.
 
     Searches, exports dense and compressed to TFLite, checks their outputs and measures
-    both on this machine. Needs no download and takes a few minutes.
+    both on this machine; a page about it ends the tour. Needs no download and takes
+    a few minutes.
 
     \b
     Examples:
@@ -51,4 +58,19 @@ def quickstart(
             overwrite=overwrite,
             progress=progress,
         )
+        result = _with_page(result, runs_dir)
     show(result, as_json=as_json)
+    if open_page and result.report is not None:
+        open_in_browser(Path(result.report))
+
+
+def _with_page(result: QuickstartResult, runs_dir: Path) -> QuickstartResult:
+    """Writes the page about a run; without one the result, which took long, is still shown."""
+    from edgecompress.pipeline.report import report
+
+    try:
+        written = write_report(report([result.search.run], runs_dir=runs_dir)).written
+    except EdgeCompressError as error:
+        typer.echo(f"edgecompress: no page: {error}", err=True)
+        return result
+    return result.model_copy(update={"report": written[0]})

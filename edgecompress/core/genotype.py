@@ -106,6 +106,16 @@ class Genotype(Record):
         return sum(found) / len(found)
 
 
+def node_words(cell: Cell, inputs: int) -> list[str]:
+    """Returns what each node adds up, as `sep3 of input 1 + skip of node 2`."""
+
+    def state(number: int) -> str:
+        own = number >= inputs
+        return f"node {number - inputs + 1}" if own else f"input {number + 1}" if inputs > 1 else "input"
+
+    return [" + ".join(f"{one.operation} of {state(one.state)}" for one in edges) for edges in cell.nodes]
+
+
 def check_space(name: str) -> SpaceName:
     """Returns the name of a space.
 

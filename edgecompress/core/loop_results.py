@@ -17,3 +17,5 @@ class QuickstartResult(Record):
     bench: BenchResult
     """Both, measured in turns on this machine."""
     seconds: float
+    report: str | None = None
+    """The page about it, where one was written."""

@@ -260,6 +260,11 @@ def _files(directory: Path) -> tuple[str, ...]:
     )
 
 
+def all_runs(runs_dir: Path) -> list[tuple[Path, Run]]:
+    """Returns every run with a sound `run.json`, the oldest first."""
+    return sorted(_sound_runs(runs_dir, None), key=lambda pair: (pair[1].created, pair[1].name))
+
+
 def _sound_runs(runs_dir: Path, containing: str | None) -> Iterator[tuple[Path, Run]]:
     if not runs_dir.is_dir():
         return

@@ -264,6 +264,15 @@ def find_unfinished(runs_dir: Path, name: str | None = None) -> Unfinished:
     raise ArtefactError(f"{name}: is not an unfinished run of {runs_dir}; unfinished are: {known}")
 
 
+def unfinished_runs(runs_dir: Path) -> list[Begun]:
+    """Returns all unfinished runs whose files are sound, by name."""
+    found = []
+    for name in _unfinished(runs_dir):
+        with contextlib.suppress(ArtefactError):
+            found.append(read_record(work_directory(runs_dir, name) / BEGUN_FILE, Begun))
+    return found
+
+
 def _unfinished(runs_dir: Path) -> list[str]:
     found = runs_dir.glob(f".*{WORK_SUFFIX}/{BEGUN_FILE}")
     return sorted(path.parent.name.removeprefix(".").removesuffix(WORK_SUFFIX) for path in found)

@@ -19,6 +19,7 @@ from edgecompress.core.latency_results import (
 from edgecompress.core.loop_results import QuickstartResult
 from edgecompress.core.measurement import BenchResult
 from edgecompress.core.prune_results import PruneResult
+from edgecompress.core.report_results import InitResult, ReportResult, RunsResult
 from edgecompress.core.results import (
     CompressResult,
     DoctorItem,
@@ -46,6 +47,7 @@ from edgecompress.report.latency import (
 )
 from edgecompress.report.numbers import change, count, megabytes, shape, share
 from edgecompress.report.prunes import prune_text
+from edgecompress.report.reports import init_text, report_text, runs_text
 from edgecompress.report.searches import search_summary, search_text
 from edgecompress.report.tables import add_row, lines, table, title
 from edgecompress.report.topology import topology_text
@@ -88,6 +90,12 @@ def render(result: Record) -> RenderableType:
             return doctor_text(result)
         case ListResult():
             return list_text(result)
+        case ReportResult():
+            return report_text(result)
+        case RunsResult():
+            return runs_text(result)
+        case InitResult():
+            return init_text(result)
     raise AssertionError(f"no report for {type(result).__name__}")
 
 
@@ -166,6 +174,7 @@ def quickstart_text(result: QuickstartResult) -> RenderableType:
         bench_text(result.bench),
         Text(f"\n{result.seconds:.0f} s in all"),
         where_written(run),
+        *([] if result.report is None else [Text.assemble("open in a browser: ", (result.report, "bold"))]),
         Text(f"next: edgecompress search --help; your phone: edgecompress bench {run} --device adb"),
     )
 

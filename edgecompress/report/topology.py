@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgecompress.core.genotype import INPUTS, KINDS, SKIP, Cell
+from edgecompress.core.genotype import INPUTS, KINDS, SKIP, node_words
 from edgecompress.core.topology_results import CellLatency, TopologyResult
 from edgecompress.report.figures import split_line, stage_times, where_written
 from edgecompress.report.numbers import count, megabytes
@@ -35,19 +35,9 @@ def _cells(result: TopologyResult) -> Table:
     rows = table("cell", "node", "adds up")
     genotype = result.genotype
     for kind, cell in zip(KINDS[genotype.space], genotype.kinds(), strict=True):
-        for node, words in enumerate(_nodes(cell, INPUTS[genotype.space])):
+        for node, words in enumerate(node_words(cell, INPUTS[genotype.space])):
             add_row(rows, "" if node else kind, str(node + 1), words)
     return rows
-
-
-def _nodes(cell: Cell, inputs: int) -> list[str]:
-    """Returns what each node adds up, as `sep3 of input 1 + skip of node 2`."""
-
-    def state(number: int) -> str:
-        own = number >= inputs
-        return f"node {number - inputs + 1}" if own else f"input {number + 1}" if inputs > 1 else "input"
-
-    return [" + ".join(f"{one.operation} of {state(one.state)}" for one in edges) for edges in cell.nodes]
 
 
 def _figures(result: TopologyResult) -> Table:

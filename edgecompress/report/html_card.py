@@ -1,0 +1,179 @@
+"""The top of a page: before and after in a sentence, in four figures, and in milliseconds by device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgecompress.core.measurement import Interval
+from edgecompress.core.report_results import RunReport, TimePair
+from edgecompress.report.benches import ms
+from edgecompress.report.html_parts import Section, table
+from edgecompress.report.markup import Markup, el, join
+from edgecompress.report.numbers import change, count
+
+
+def lead(run: RunReport) -> Markup:
+    """Returns the outcome in one sentence."""
+    speeds = [_speed_words(time) for time in headline_times(run)]
+    words = [part for part in (*speeds, _accuracy_words(run), _size_words(run)) if part]
+    sentence = el("p", join(_listed(words)), ".", class_="lead")
+    if run.met is False:
+        return join([sentence, el("p", f"Target not met: {run.reason or 'no reason given'}", class_="bad")])
+    return sentence
+
+
+def _listed(words: list[Markup]) -> Iterator[str]:
+    for number, part in enumerate(words):
+        yield "" if number == 0 else " and " if number == len(words) - 1 else ", "
+        yield part
+
+
+def _speed_words(time: TimePair) -> Markup:
+    shown = (
+        f"{time.speedup:.2f} times as fast" if time.speedup >= 1 else f"{1 / time.speedup:.2f} times as slow"
+    )
+    return join([el("strong", shown), f" as before on {time.device.split(',')[0]} ({time.how_known})"])
+
+
+def _accuracy_words(run: RunReport) -> Markup | None:
+    after = run.compressed.accuracy
+    if after is None:
+        return None
+    if run.dense is None or run.dense.accuracy is None:
+        return join([el("strong", f"{after.top1:.2f} %"), " of images told right"])
+    gained = after.top1 - run.dense.accuracy.top1
+    word = "lost" if gained < 0 else "gained"
+    return join([el("strong", f"{abs(gained):.2f} points"), f" of accuracy {word}"])
+
+
+def _size_words(run: RunReport) -> Markup | None:
+    if run.dense is None:
+        return join([el("strong", f"{count(run.compressed.params)}"), " parameters"])
+    less = 1 - run.compressed.weight_bytes / run.dense.weight_bytes if run.dense.weight_bytes else 0.0
+    return join([el("strong", f"{100 * abs(less):.0f} % {'fewer' if less >= 0 else 'more'}"), " weights"])
+
+
+def tiles(run: RunReport) -> Markup:
+    """Returns milliseconds, accuracy, megabytes and MACs, each with what it was before."""
+    return el("dl", join(_tiles(run)), class_="tiles")
+
+
+def _tiles(run: RunReport) -> Iterator[Markup]:
+    dense, after = run.dense, run.compressed
+    yield from map(_time_tile, headline_times(run))
+    if after.accuracy is not None:
+        before = None if dense is None or dense.accuracy is None else dense.accuracy.top1
+        gained = None if before is None else after.accuracy.top1 - before
+        yield _tile(
+            "Top-1",
+            f"{after.accuracy.top1:.2f}",
+            "%",
+            f"on {after.accuracy.images:,} images" + ("" if before is None else f", was {before:.2f} %"),
+            None if gained is None else f"{gained:+.2f} pp",
+            good=gained is not None and gained > -1,
+        )
+    megabytes = after.weight_bytes / 1e6
+    yield _tile(
+        "Weights",
+        f"{megabytes:.2f}" if megabytes >= 0.1 else f"{megabytes:.3f}",
+        "MB",
+        f"{count(after.params)} parameters" + ("" if dense is None else f", were {count(dense.params)}"),
+        None if dense is None else change(dense.weight_bytes, after.weight_bytes),
+        good=dense is not None and after.weight_bytes <= dense.weight_bytes,
+    )
+    figure, _, unit = count(after.macs).partition(" ")
+    yield _tile(
+        "MACs",
+        figure,
+        unit,
+        "per image" if dense is None else f"per image, were {count(dense.macs)}",
+        None if dense is None else change(dense.macs, after.macs),
+        good=dense is not None and after.macs <= dense.macs,
+    )
+
+
+def headline_times(run: RunReport) -> list[TimePair]:
+    """Returns the times the search was about and, where those were not measured, the first that were."""
+    goal = run.times[:1]
+    if goal and goal[0].how_known == "measured":
+        return list(goal)
+    return [*goal, *[time for time in run.times[1:] if time.how_known == "measured"][:1]]
+
+
+def _time_tile(time: TimePair) -> Markup:
+    lines = [
+        "" if time.after_interval is None else _between(time.after_interval),
+        f"was {ms(time.before_ms)}",
+        _sureness(time),
+        join([badge(time.how_known), " ", time.device.split(",")[0]]),
+    ]
+    return _tile(
+        "Latency",
+        ms(time.after_ms),
+        "ms",
+        join(el("div", line) for line in lines if line),
+        change(time.before_ms, time.after_ms),
+        good=time.after_ms <= time.before_ms,
+    )
+
+
+def _tile(name: str, figure: str, unit: str, was: str, delta: str | None, *, good: bool) -> Markup:
+    changed = el("span", delta, class_=f"delta {'good' if good else 'bad'}") if delta else Markup("")
+    return el(
+        "div",
+        el("dt", el("span", name), changed),
+        el("dd", el("div", figure, " ", el("small", unit), class_="now"), el("div", was, class_="was")),
+        class_="tile",
+    )
+
+
+def badge(how_known: str) -> Markup:
+    """Returns how a time is known, so that nobody takes an emulated one for a measured one."""
+    return el("span", how_known, class_=f"badge {how_known}")
+
+
+def _sureness(time: TimePair) -> str:
+    """Returns the verdict with how far the speed-up may be off; all figures are in the table below."""
+    if time.verdict is None:
+        return ""
+    bounds = time.speedup_interval
+    return time.verdict if bounds is None else f"{time.verdict}: {bounds.low:.2f} to {bounds.high:.2f} x"
+
+
+def _between(interval: Interval) -> str:
+    return f"{ms(interval.low)} to {ms(interval.high)}"
+
+
+def times_section(run: RunReport) -> Section | None:
+    """Returns milliseconds before and after on every device, with what can be said of the difference."""
+    if not run.times:
+        return None
+    rows = [_time_row(time) for time in run.times]
+    sure = {f"{100 * one.confidence:.0f} %" for time in run.times if (one := time.speedup_interval)}
+    told = f"Intervals are of {', '.join(sorted(sure))} confidence. " if sure else ""
+    kinds = {time.how_known for time in run.times}
+    told += "Measured: timed on the device, dense and compressed in turns. " if "measured" in kinds else ""
+    if "emulated" in kinds:
+        told += "Emulated: computed from the instructions the files execute; not a time of a real device. "
+    told += "Predicted: summed from the latency table. " if "predicted" in kinds else ""
+    headers = ("Device", "Known by", "Before, ms", "After, ms", "Speed-up", "Verdict")
+    body = table(headers, rows, label="Milliseconds by device", left=2)
+    return Section("times", "Milliseconds, by device", join([el("p", told.strip()), body]))
+
+
+def _time_row(time: TimePair) -> tuple[str, ...]:
+    verdict = time.verdict or ("not compared in turns" if time.how_known != "predicted" else "")
+    tone = {"faster": "good", "slower": "bad"}.get(time.verdict or "", "muted")
+    return (
+        join([time.device, el("span", time.what, class_="sub")]),
+        badge(time.how_known),
+        _with_bounds(ms(time.before_ms), time.before_interval),
+        _with_bounds(ms(time.after_ms), time.after_interval),
+        _with_bounds(f"{time.speedup:.2f} x", time.speedup_interval),
+        el("span", verdict, class_=tone),
+    )
+
+
+def _with_bounds(figure: str, interval: Interval | None) -> Markup:
+    below = Markup("") if interval is None else el("span", _between(interval), class_="sub")
+    return join([el("span", figure), below])

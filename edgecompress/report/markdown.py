@@ -1,0 +1,91 @@
+"""A report as Markdown, for pull requests and summaries of continuous integration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from edgecompress.core.measurement import Interval
+from edgecompress.core.report_results import ReportResult, RunReport
+from edgecompress.report.benches import ms
+from edgecompress.report.numbers import change, count, megabytes
+
+
+def report_markdown(result: ReportResult) -> str:
+    """Returns a section per run: before and after, milliseconds by device, layers, commands."""
+    return "\n".join(line for run in result.runs for line in _run(run)).strip() + "\n"
+
+
+def _run(run: RunReport) -> Iterator[str]:
+    yield f"## {_plain(run.model)}: {_plain(run.name)}\n"
+    yield f"{_plain(run.how or run.command)}, {run.created:%Y-%m-%d %H:%M} UTC, seed {run.seed}\n"
+    yield from _table(("", "before", "after", "change"), _figures(run))
+    if run.times:
+        yield from _table(
+            ("device", "known by", "before, ms", "after, ms", "speed-up", "verdict"), _times(run)
+        )
+    if run.layers:
+        yield from _table(
+            ("layer", "became", "MACs before", "MACs after", "ms before", "ms after"), _layers(run)
+        )
+    if run.rounds:
+        rounds = (
+            (str(one.number), ms(one.predicted_ms), ms(one.measured_ms), f"{100 * one.error:+.1f} %")
+            for one in run.rounds
+        )
+        yield from _table(("round", "predicted, ms", "on the device, ms", "off by"), rounds)
+    yield from (f"- {_plain(note)}" for note in run.notes)
+    yield "\n```\n" + "\n".join(run.commands).replace("`", "'") + "\n```\n"
+
+
+def _figures(run: RunReport) -> Iterator[tuple[str, ...]]:
+    dense, after = run.dense, run.compressed
+    if after.accuracy is not None:
+        before = None if dense is None else dense.accuracy
+        gained = "" if before is None else f"{after.accuracy.top1 - before.top1:+.2f} pp"
+        yield "top-1 %", "" if before is None else f"{before.top1:.2f}", f"{after.accuracy.top1:.2f}", gained
+    for name, of, shown in (
+        ("parameters", "params", count),
+        ("MACs", "macs", count),
+        ("weights", "weight_bytes", megabytes),
+    ):
+        now, was = getattr(after, of), None if dense is None else getattr(dense, of)
+        yield name, "" if was is None else shown(was), shown(now), "" if was is None else change(was, now)
+
+
+def _times(run: RunReport) -> Iterator[tuple[str, ...]]:
+    for one in run.times:
+        yield (
+            f"{one.device}, {one.what}".strip(", "),
+            one.how_known,
+            ms(one.before_ms) + _bounds(one.before_interval),
+            ms(one.after_ms) + _bounds(one.after_interval),
+            f"{one.speedup:.2f}" + _bounds(one.speedup_interval),
+            one.verdict or "",
+        )
+
+
+def _bounds(interval: Interval | None) -> str:
+    return "" if interval is None else f" ({ms(interval.low)} to {ms(interval.high)})"
+
+
+def _layers(run: RunReport) -> Iterator[tuple[str, ...]]:
+    for one in run.layers:
+        times = (one.before_ms, one.after_ms)
+        became = f"{one.family} {', '.join(map(str, one.ranks))}".strip()
+        shown = ("" if each is None else f"{each:.4f}" for each in times)
+        yield one.name, became, count(one.macs_before), count(one.macs_after), *shown
+
+
+def _table(headers: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(headers)} |"
+    yield f"|{'---|' * len(headers)}"
+    for row in rows:
+        yield f"| {' | '.join(map(_plain, row))} |"
+    yield ""
+
+
+def _plain(text: str) -> str:
+    """Returns text that stays text: no line breaks, no markup, no HTML."""
+    flat = " ".join(text.split())
+    return re.sub(r"([\\`*\[\]<>|#])", r"\\\1", flat)
