@@ -222,6 +222,7 @@ def test_the_picture_is_a_png_of_one_or_several_runs():
     assert one.startswith(b"\x89PNG") and two.startswith(b"\x89PNG") and 20_000 < len(one) < 400_000
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # by jax, which other tests of the process have loaded
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_a_browser_shows_it_without_a_word_and_keys_reach_the_marks(tmp_path):
     file = tmp_path / "page.html"
