@@ -6,7 +6,8 @@ from gradient_problems import labelled, unlabelled
 from small_nets import images, small_net
 
 from edgecompress.errors import ModelError
-from edgecompress.search.image_pool import make_pool, step_indices, task_loss
+from edgecompress.search.image_pool import make_pool, task_loss
+from edgecompress.train.images import step_indices
 
 MODEL = small_net().requires_grad_(False)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from edgecompress.search import parallel
+from edgecompress.train import parallel
 
 SEARCH = """
 import json, sys
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from gradient_problems import filling, gradient_problem, unlabelled
 from small_nets import small_net
-from edgecompress.search import parallel
+from edgecompress.train import parallel
 from edgecompress.search.supernet import GradientSettings, search_by_gradient
 
 torch.set_num_threads(1)

@@ -33,9 +33,10 @@ from edgecompress.pipeline.topology import topology
 from edgecompress.search.cell_costs import network_parts, normalised, operation_costs, searched_parts
 from edgecompress.search.cell_selection import select_cell
 from edgecompress.search.descent import penalty_gradient
-from edgecompress.search.image_pool import ImagePool, step_indices
+from edgecompress.search.image_pool import ImagePool
 from edgecompress.search.rarts import softmax_penalty
 from edgecompress.search.topology import PULL, Searched, TopologySettings, new_scores, search_topology
+from edgecompress.train.images import step_indices
 
 DARTS, NATS = OPERATIONS["darts"], OPERATIONS["nats"]
 

@@ -37,7 +37,7 @@ from edgecompress.pipeline.strategies import Strategy, find_strategy, searches
 from edgecompress.pipeline.target_layers import chosen_layers
 from edgecompress.search import ranks
 from edgecompress.search.contract import Selection
-from edgecompress.search.parallel import is_first, process_group
+from edgecompress.train.parallel import is_first, process_group
 
 SEARCH_FILE = "search.json"
 TABLE = "pixel4.json"

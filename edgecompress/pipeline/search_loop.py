@@ -18,7 +18,7 @@ from edgecompress.pipeline.search_drop import drop_of
 from edgecompress.pipeline.search_goal import floor_of
 from edgecompress.pipeline.search_standing import CLOSE, Loop, Outcome, Standing, best, meets, timed, unmet
 from edgecompress.search.contract import Choices, Problem, plan_hash
-from edgecompress.search.parallel import is_first, same_everywhere
+from edgecompress.train.parallel import is_first, same_everywhere
 
 ROUNDS = 3
 JUST_ABOVE = 1 + 1e-9

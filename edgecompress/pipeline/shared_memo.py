@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from edgecompress.core.memo import Memo
 from edgecompress.errors import EdgeCompressError
-from edgecompress.search.parallel import is_first, processes
+from edgecompress.train.parallel import is_first, processes
 
 R = TypeVar("R", bound=BaseModel)
 T = TypeVar("T")

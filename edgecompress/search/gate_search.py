@@ -21,9 +21,10 @@ from edgecompress.core.types import Group
 from edgecompress.errors import ConfigError
 from edgecompress.nets.gates import gated
 from edgecompress.search.descent import Tensors, by_both, step_with_
-from edgecompress.search.image_pool import Batch, ImagePool, make_pool, step_indices, task_loss
+from edgecompress.search.image_pool import Batch, ImagePool, make_pool, task_loss
 from edgecompress.search.rarts import Lagrangian, Optimisers, Point, half_price_step_, soft_threshold
 from edgecompress.search.score_contract import ScoreSettings
+from edgecompress.train.images import step_indices
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgecompress.errors import DataError, ModelError
-from edgecompress.search.parallel import add_up_, own_share
+from edgecompress.train.parallel import add_up_, own_share
 
 Batch = tuple[Tensor, Tensor | None]
 """Images and their labels, if known."""
@@ -76,19 +76,6 @@ def _outputs(model: nn.Module, batches: Sequence[Tensor]) -> Tensor:
     if not bool(total.isfinite().all()):
         raise ModelError("the model's outputs are not finite; check the weights and preprocessing")
     return total
-
-
-def step_indices(count: int, size: int, step: int, seed: int) -> Tensor:
-    """Returns which images a step sees: one random order of all after the other, cut into batches."""
-    size = min(size, count)
-    first, last = step * size, (step + 1) * size
-    orders = [_order(count, turn, seed) for turn in range(first // count, (last - 1) // count + 1)]
-    skipped = first // count * count
-    return torch.cat(orders)[first - skipped : last - skipped]
-
-
-def _order(count: int, turn: int, seed: int) -> Tensor:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + turn))
 
 
 def task_loss(logits: Tensor, targets: Tensor) -> Tensor:

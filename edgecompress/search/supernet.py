@@ -21,9 +21,8 @@ from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.methods.contract import Fill
 from edgecompress.search.contract import Choices, Problem
 from edgecompress.search.design_space import prune
-from edgecompress.search.image_pool import Batch, ImagePool, make_pool, step_indices, task_loss
+from edgecompress.search.image_pool import Batch, ImagePool, make_pool, task_loss
 from edgecompress.search.mixed_layers import Supernet, make_supernet
-from edgecompress.search.parallel import add_up_, own_share
 from edgecompress.search.supernet_rarts import rarts_step_
 from edgecompress.search.theta import Space, gumbel, pick, start_scores, step_generator
 from edgecompress.search.theta_checkpoint import Standing
@@ -39,6 +38,8 @@ from edgecompress.search.theta_training import (
     restored,
     train_,
 )
+from edgecompress.train.images import step_indices
+from edgecompress.train.parallel import add_up_, own_share
 
 __all__ = ["SHORT", "Found", "GradientSettings", "search_by_gradient"]
 

@@ -15,13 +15,14 @@ from torch.func import functional_call
 
 from edgecompress.errors import ConfigError
 from edgecompress.search.descent import Tensors
-from edgecompress.search.image_pool import ImagePool, step_indices, task_loss
+from edgecompress.search.image_pool import ImagePool, task_loss
 from edgecompress.search.mixed_layers import Supernet, in_order
-from edgecompress.search.parallel import processes
 from edgecompress.search.rarts import Lagrangian, Point, StepSizes, half_price_step
 from edgecompress.search.theta import Space, gumbel, step_generator
 from edgecompress.search.theta_checkpoint import Standing
 from edgecompress.search.theta_training import GradientSettings, StepFacts, adam_
+from edgecompress.train.images import step_indices
+from edgecompress.train.parallel import processes
 
 
 def rarts_step_(

@@ -27,10 +27,9 @@ from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.methods.contract import Fill
 from edgecompress.nets.modules import replace_
 from edgecompress.search.contract import Choices, Problem
-from edgecompress.search.image_pool import Batch, ImagePool, step_indices, task_loss
+from edgecompress.search.image_pool import Batch, ImagePool, task_loss
 from edgecompress.search.mixed_layers import MixedLayer, make_supernet
 from edgecompress.search.mixture import mixed_kernel
-from edgecompress.search.parallel import add_up_, own_share
 from edgecompress.search.supernet import run_search
 from edgecompress.search.theta import Space, gumbel, step_generator
 from edgecompress.search.theta_checkpoint import Standing
@@ -41,6 +40,8 @@ from edgecompress.search.theta_training import (
     StepFacts,
     adam_,
 )
+from edgecompress.train.images import step_indices
+from edgecompress.train.parallel import add_up_, own_share
 
 PUBLISHED = GradientSettings(
     steps=78_125,  # 100 epochs of 50,000 images

@@ -20,9 +20,9 @@ from edgecompress.errors import ConfigError
 from edgecompress.search.contract import Choices
 from edgecompress.search.design_space import Grid
 from edgecompress.search.image_pool import ImagePool
-from edgecompress.search.parallel import is_first
 from edgecompress.search.theta import Space, argmax_cost, pick, tilted
 from edgecompress.search.theta_checkpoint import Standing, load_standing, save_standing
+from edgecompress.train.parallel import is_first
 
 CHECKPOINT_S = 5.0
 """Time between checkpoints."""

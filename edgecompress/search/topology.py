@@ -26,8 +26,9 @@ from edgecompress.nets.cell_edges import Stack
 from edgecompress.nets.cell_networks import search_network
 from edgecompress.search.darts import Bilevel, darts_step_
 from edgecompress.search.descent import Loss, Tensors, by_architecture, penalty_gradient
-from edgecompress.search.image_pool import ImagePool, step_indices
+from edgecompress.search.image_pool import ImagePool
 from edgecompress.search.rarts import Lagrangian, Optimisers, Point, half_price_step_, softmax_penalty
+from edgecompress.train.images import step_indices
 
 Method = Literal["rarts", "darts1"]
 LAYOUT = torch.channels_last

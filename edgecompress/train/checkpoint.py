@@ -1,0 +1,76 @@
+"""Where training stands, on disk, without pickle: tensors in safetensors, the rest as JSON beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from edgecompress.core.store import replacing
+from edgecompress.errors import ArtefactError
+
+_TENSOR = "__tensor__"
+_PAIRS = "__pairs__"
+
+
+def save_state(path: Path, state: dict[str, Any], identity: str) -> None:
+    """Writes nested dicts and lists of tensors, numbers and texts, whole or not at all.
+
+    `identity` says of which training it is.
+    """
+    tensors: dict[str, Tensor] = {}
+    skeleton = _packed(state, tensors)
+    told = {"identity": identity, "state": json.dumps(skeleton)}
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, told)
+
+
+def load_state(path: Path, identity: str) -> dict[str, Any]:
+    """Reads what `save_state` wrote.
+
+    Raises:
+        ArtefactError: it is damaged, or of another training.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            told = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            if told["identity"] == identity:
+                state: dict[str, Any] = _unpacked(json.loads(told["state"]), tensors)
+                return state
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise ArtefactError(f"{path}: not a checkpoint of a training: {error}; remove it") from None
+    raise ArtefactError(f"{path}: of another training; remove it or give another directory")
+
+
+def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().clone().contiguous()
+        return {_TENSOR: name}
+    if isinstance(value, dict):  # as pairs: JSON would make texts of an optimiser's numbers
+        return {_PAIRS: [[key, _packed(one, tensors)] for key, one in value.items()]}
+    if isinstance(value, list | tuple):
+        return [_packed(one, tensors) for one in value]
+    assert value is None or isinstance(value, bool | int | float | str), f"{type(value)} cannot be kept"
+    return value
+
+
+def _unpacked(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(one, tensors) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if _TENSOR in value:
+        return tensors[value[_TENSOR]]
+    return {key: _unpacked(one, tensors) for key, one in value[_PAIRS]}
+
+
+def copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a state dict whose tensors do not change with the network."""
+    return {name: torch.clone(value.detach()) for name, value in state.items()}

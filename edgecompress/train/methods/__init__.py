@@ -1,0 +1,1 @@
+"""Ways to train a network, one file each."""

@@ -1,0 +1,72 @@
+"""What a network should learn: labels, what a teacher says, or both. Losses are summed over images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgecompress.errors import ConfigError, DataError
+from edgecompress.train.contract import Batch, Objective
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """How much of the loss comes from a teacher, and how soft its answers are."""
+
+    weight: float = 1.0
+    """Share of the teacher's part; the rest is the loss on labels."""
+    temperature: float = 4.0
+
+    def __post_init__(self) -> None:
+        """Checks both numbers."""
+        if not 0 <= self.weight <= 1:
+            raise ConfigError(f"distillation weight {self.weight:g}: must be between 0 and 1")
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature {self.temperature:g}: must be above 0")
+
+
+def from_labels(*, smoothing: float = 0.0) -> Objective:
+    """Returns the cross-entropy with labels."""
+
+    def objective(network: nn.Module, batch: Batch) -> Tensor:
+        return label_loss(network(batch.images), batch.labels, smoothing)
+
+    return objective
+
+
+def from_teacher(
+    teacher: Callable[[Tensor], Tensor], teaching: Teaching, *, smoothing: float = 0.0
+) -> Objective:
+    """Returns T^2 KL(teacher | network) at temperature T, mixed with the loss on labels where it has a share."""
+
+    def objective(network: nn.Module, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            said = teacher(batch.images)
+        answers = network(batch.images)
+        loss = teaching.weight * divergence(answers, said, teaching.temperature)
+        if teaching.weight < 1:
+            loss = loss + (1 - teaching.weight) * label_loss(answers, batch.labels, smoothing)
+        return loss
+
+    return objective
+
+
+def label_loss(answers: Tensor, labels: Tensor | None, smoothing: float) -> Tensor:
+    """Returns the summed cross-entropy.
+
+    Raises:
+        DataError: there are no labels.
+    """
+    if labels is None:
+        raise DataError("training on labels: the images have none; give labelled images or a teacher")
+    return F.cross_entropy(answers, labels, label_smoothing=smoothing, reduction="sum")
+
+
+def divergence(answers: Tensor, said: Tensor, temperature: float) -> Tensor:
+    """Returns T^2 KL(said | answers) at temperature T, summed over images."""
+    ours, theirs = ((one / temperature).log_softmax(1) for one in (answers, said))
+    return temperature**2 * F.kl_div(ours, theirs, log_target=True, reduction="sum")

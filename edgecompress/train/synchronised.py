@@ -1,0 +1,58 @@
+"""Batch norms of several processes as if one had seen the whole batch.
+
+torch's own synchronised batch norm needs GPUs; over gloo, sums that gradients flow through do the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from edgecompress.train.parallel import processes
+
+
+@contextlib.contextmanager
+def synchronised_norms(network: nn.Module) -> Iterator[None]:
+    """Makes batch norms in training mode use the statistics of all processes' images while it lasts."""
+    norms = [one for one in network.modules() if isinstance(one, _BatchNorm)] if processes() > 1 else []
+    for norm in norms:
+        norm.forward = partial(_forward, norm)  # type: ignore[method-assign]  # of this one only, for now
+    try:
+        yield
+    finally:
+        for norm in norms:
+            del norm.forward
+
+
+def _forward(norm: _BatchNorm, x: Tensor) -> Tensor:
+    if not norm.training:
+        return type(norm).forward(norm, x)
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    count = float(x.numel() // x.shape[1])
+    total = all_reduce(torch.cat([x.sum(axes), x.new_tensor([count])]))
+    whole, mean = total[-1].detach(), total[:-1] / total[-1].detach()
+    shape = [1, -1, *[1] * (x.ndim - 2)]
+    centred = x - mean.view(shape)
+    variance = all_reduce(centred.square().sum(axes)) / whole
+    _track_(norm, mean.detach(), variance.detach() * whole / (whole - 1).clamp(min=1))
+    scaled = centred * (variance + norm.eps).rsqrt().view(shape)
+    if not norm.affine:
+        return scaled
+    return scaled * norm.weight.view(shape) + norm.bias.view(shape)
+
+
+@torch.no_grad()
+def _track_(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    if not norm.track_running_stats or norm.running_mean is None or norm.running_var is None:
+        return
+    assert norm.num_batches_tracked is not None  # comes with the other two
+    norm.num_batches_tracked += 1
+    part = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+    norm.running_mean.lerp_(mean, part)
+    norm.running_var.lerp_(variance, part)
