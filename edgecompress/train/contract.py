@@ -58,6 +58,11 @@ class Course:
     """Called with the number of the step that was just taken."""
     choices: tuple[Candidate, ...] = ()
     """Blocks the method put in place of layers for good; they belong in the plan of the result."""
+    summed: bool = False
+    """Whether gradients are those of all processes when `backward` returns, so that the loop adds up none."""
+    keeps_last: bool = False
+    """Whether the last epoch is the result whatever a judge says: the network is trained for more than its
+    own score, such as for being cut to low ranks, and the start may well have a better one."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +78,16 @@ class MethodOptions:
     """`decomposable`: shares of all singular values between which a step draws its own."""
     low_rank_share: float = 0.5
     """`decomposable`: weight of the low-rank loss, lambda of the paper."""
+    low_rank_images: float = 1.0
+    """`decomposable`: share of a step's images that the low-rank loss is of; 0.5 saves a quarter of the time."""
     least_rank: int = 5
     """`decomposable`: no layer gets fewer."""
     refresh: int = 10
     """`decomposable`, `trp`: steps between two singular value decompositions."""
+    energy: float = 0.995
+    """`trp`: share of the squared singular values a truncation keeps."""
+    nuclear: float = 3e-4
+    """`trp`: weight of the sum of singular values."""
     orthonormal: float = 0.1
     """`bsconv-s`: weight of the penalty."""
     middle: float = 0.25
