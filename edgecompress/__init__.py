@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgecompress.pipeline.resume import resume
     from edgecompress.pipeline.search import search as search_plan
     from edgecompress.pipeline.topology import topology
+    from edgecompress.pipeline.train import train as train_model
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "resume",
     "search_plan",
     "topology",
+    "train_model",
 ]
 
 _HOMES = {
@@ -50,6 +52,8 @@ _HOMES = {
     # not `search`: that is the package of searches
     "search_plan": ("edgecompress.pipeline.search", "search"),
     "topology": ("edgecompress.pipeline.topology", "topology"),
+    # not `train`: that is the package of training
+    "train_model": ("edgecompress.pipeline.train", "train"),
 }
 
 

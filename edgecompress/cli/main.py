@@ -19,6 +19,7 @@ from edgecompress.cli.quickstart import quickstart
 from edgecompress.cli.report import report, runs_
 from edgecompress.cli.search import resume, search
 from edgecompress.cli.topology import topology
+from edgecompress.cli.train import train
 
 app = typer.Typer(
     name="edgecompress",
@@ -45,6 +46,7 @@ app.command("prune")(prune)
 app.command("search")(search)
 app.command("resume")(resume)
 app.command("topology")(topology)
+app.command("train")(train)
 app.command("export")(export)
 app.command("bench")(bench)
 app.command("report")(report)

@@ -107,13 +107,13 @@ def load_model(
     )
 
 
-def build_module(ref: ModelRef) -> nn.Module:
-    """Builds the network of `ref` in eval mode; no checkpoint is read, so the weights mean nothing.
+def build_module(ref: ModelRef, *, seed: int = 0) -> nn.Module:
+    """Builds the network of `ref` in eval mode; no checkpoint is read, so the weights are random.
 
     Raises:
         ConfigError, ModelError, MissingPackage: as for `load_model`.
     """
-    return _build(_locate(ref.source), ref.classes)
+    return _build(_locate(ref.source), ref.classes, seed)
 
 
 @functools.cache
@@ -223,9 +223,9 @@ def _unknown_source(source: str) -> str:
     return f"{source}: has no source prefix; write {known}"
 
 
-def _build(place: _Place, classes: int | None) -> nn.Module:
+def _build(place: _Place, classes: int | None, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers go on as if nothing was built
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return place.build(classes).eval().float()  # images and exported files are float32
 
 

@@ -47,7 +47,18 @@ def _methods() -> tuple[ListItem, ...]:
     from edgecompress import methods
     from edgecompress.methods.contract import Method
 
-    return _items(discover(methods, Method))
+    return _items(discover(methods, Method)) + _train_methods()
+
+
+def _train_methods() -> tuple[ListItem, ...]:
+    from edgecompress.train import methods
+    from edgecompress.train.contract import TrainMethod
+
+    found = discover(methods, TrainMethod)
+    return tuple(
+        ListItem(name=name, summary=f"train: {one.summary}{f' ({one.paper})' if one.paper else ''}")
+        for name, one in sorted(found.items())
+    )
 
 
 def _factors() -> tuple[ListItem, ...]:

@@ -16,8 +16,9 @@ from edgecompress.core.types import Record
 from edgecompress.core.unfinished import Begun, find_unfinished
 from edgecompress.errors import ArtefactError
 from edgecompress.pipeline.search import search
+from edgecompress.pipeline.train import train
 
-COMMANDS: dict[str, Callable[..., Record]] = {"search": search}
+COMMANDS: dict[str, Callable[..., Record]] = {"search": search, "train": train}
 """Those whose runs can go on."""
 
 

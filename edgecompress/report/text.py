@@ -32,6 +32,7 @@ from edgecompress.core.results import (
 )
 from edgecompress.core.search_results import SearchResult
 from edgecompress.core.topology_results import TopologyResult
+from edgecompress.core.train_results import TrainResult
 from edgecompress.core.types import Record
 from edgecompress.devices.native.build import DevicePrepared
 from edgecompress.report.benches import bench_text
@@ -51,6 +52,7 @@ from edgecompress.report.reports import init_text, report_text, runs_text
 from edgecompress.report.searches import search_summary, search_text
 from edgecompress.report.tables import add_row, lines, table, title
 from edgecompress.report.topology import topology_text
+from edgecompress.report.trainings import train_text
 
 
 def render(result: Record) -> RenderableType:
@@ -66,6 +68,8 @@ def render(result: Record) -> RenderableType:
             return search_text(result)
         case TopologyResult():
             return topology_text(result)
+        case TrainResult():
+            return train_text(result)
         case QuickstartResult():
             return quickstart_text(result)
         case ExportResult():

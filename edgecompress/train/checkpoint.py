@@ -48,7 +48,7 @@ def load_state(path: Path, identity: str) -> dict[str, Any]:
     raise ArtefactError(f"{path}: of another training; remove it or give another directory")
 
 
-def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _packed(value: object, tensors: dict[str, Tensor]) -> object:
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach().clone().contiguous()
@@ -61,7 +61,7 @@ def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _unpacked(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _unpacked(value: object, tensors: dict[str, Tensor]) -> Any:  # noqa: ANN401 - whatever was packed
     if isinstance(value, list):
         return [_unpacked(one, tensors) for one in value]
     if not isinstance(value, dict):

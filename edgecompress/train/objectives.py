@@ -41,7 +41,7 @@ def from_labels(*, smoothing: float = 0.0) -> Objective:
 def from_teacher(
     teacher: Callable[[Tensor], Tensor], teaching: Teaching, *, smoothing: float = 0.0
 ) -> Objective:
-    """Returns T^2 KL(teacher | network) at temperature T, mixed with the loss on labels where it has a share."""
+    """Returns T^2 KL(teacher | network) at temperature T; the rest of its weight goes to labels."""
 
     def objective(network: nn.Module, batch: Batch) -> Tensor:
         with torch.no_grad():

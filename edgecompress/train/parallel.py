@@ -1,4 +1,4 @@
-"""Several processes on one search: each takes its share of every batch, sums are those of all.
+"""Several processes on one search or training: each takes its share of every batch, sums are those of all.
 
 Started by `torchrun`, which sets RANK and WORLD_SIZE; without it there is one process and nothing to do.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import torch
@@ -55,6 +55,16 @@ def add_up_(tensor: Tensor) -> None:
     """Makes a tensor the sum of those of all processes."""
     if _many():
         dist.all_reduce(tensor)
+
+
+def add_up_all_(tensors: Sequence[Tensor]) -> None:
+    """Makes every tensor the sum of those of all processes, in one message."""
+    if not _many() or not tensors:
+        return
+    flat = torch.cat([one.flatten() for one in tensors])
+    dist.all_reduce(flat)
+    for own, part in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
+        own.copy_(part.view_as(own))
 
 
 def same_everywhere(value: float) -> float:

@@ -1,0 +1,51 @@
+"""What a terminal shows of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from edgecompress.core.train_results import EpochRow, TrainResult
+from edgecompress.report.figures import before_after, split_line, stage_times, where_written
+from edgecompress.report.tables import add_row, lines, table, title
+
+MOST_EPOCHS = 12
+
+
+def train_text(result: TrainResult) -> RenderableType:
+    """Returns a training in figures: epochs, before and after, how much rank the layers use."""
+    kept = "" if result.best_epoch is None else f", epoch {result.best_epoch} kept"
+    heading = f"{result.plan.model.source} by {result.method}, {result.optimiser}{kept}"
+    noticeable, ranks = (sum(row[place] for row in result.ranks_used) for place in (1, 2))
+    said = [f"{what}: {outcome}" for what, outcome in result.steps]
+    return Group(
+        title(heading),
+        _epochs(result.epochs),
+        Text(),
+        _before_after(result),
+        Text(),
+        *lines([f"singular values above 1 % of each layer's largest: {noticeable} of {ranks}", *said]),
+        *split_line(result.split),
+        stage_times(result.seconds),
+        where_written(result.run),
+    )
+
+
+def _before_after(result: TrainResult) -> Table:
+    rows = before_after(result.dense, result.compressed)
+    rows.columns[1].header, rows.columns[2].header = "before", "trained"
+    return rows
+
+
+def _epochs(epochs: Sequence[EpochRow]) -> Table:
+    """Returns a line per epoch; of very many, some at equal distances."""
+    rows = table("epoch", "loss", "selection", "rate", "seconds", right_from=0)
+    count = len(epochs)
+    shown = sorted({round(i * (count - 1) / max(1, MOST_EPOCHS - 1)) for i in range(min(count, MOST_EPOCHS))})
+    for row in (epochs[i] for i in shown) if count > MOST_EPOCHS else epochs:
+        score = "" if row.score is None else f"{row.score:.2f}"
+        add_row(rows, str(row.epoch), f"{row.loss:.4f}", score, f"{row.lr:.2g}", f"{row.seconds:.0f}")
+    return rows
