@@ -79,7 +79,7 @@ class MethodOptions:
     low_rank_share: float = 0.5
     """`decomposable`: weight of the low-rank loss, lambda of the paper."""
     low_rank_images: float = 1.0
-    """`decomposable`: share of a step's images that the low-rank loss is of; 0.5 saves a quarter of the time."""
+    """`decomposable`: share of a step's images the low-rank loss is of; 0.5 saves a quarter of the work."""
     least_rank: int = 5
     """`decomposable`: no layer gets fewer."""
     refresh: int = 10
@@ -93,6 +93,10 @@ class MethodOptions:
     middle: float = 0.25
     """`bsconv-s`: channels in the middle, as a share of the inputs."""
     seed: int = 0
+    input_shape: tuple[int, int, int] | None = None
+    """Of one image; methods that put blocks in place of layers count what they cost by it."""
+    start: Literal["balanced", "orthogonal"] = "balanced"
+    """`lorita`: factors that share the singular values, or orthogonal ones before one that has them all."""
 
 
 @dataclass(frozen=True)
