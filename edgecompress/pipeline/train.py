@@ -171,6 +171,7 @@ def train(
             orthonormal=orthonormal,
             middle=middle,
             seed=seed,
+            input_shape=loaded.ref.input_shape,
         )
         objective = _objective(teacher, Teaching(teacher_weight, temperature), smoothing)
         job = _Job(loaded, splits, images, settings, way, method_options, objective, options, progress)
