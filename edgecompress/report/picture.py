@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edgecompress.core.report_results import LayerView, ReportResult, RunReport
@@ -25,9 +26,13 @@ ROW = 22.0
 
 def report_picture(result: ReportResult) -> bytes:
     """Returns a PNG with the main figures of one run, or of several side by side."""
+    return picture_of(_drawings(result))
+
+
+def picture_of(drawings: Sequence[Drawing]) -> bytes:
+    """Returns a PNG with drawings below each other."""
     from PIL import Image, ImageDraw  # not needed for pages
 
-    drawings = _drawings(result)
     height = sum(one.height for one in drawings) + MARGIN * (len(drawings) + 1)
     size = (round((WIDTH + 2 * MARGIN) * SCALE), round(height * SCALE))
     picture = Image.new("RGB", size, LIGHT["paper"])
