@@ -107,6 +107,22 @@ def load_model(
     )
 
 
+def loaded_as(ref: ModelRef, module: nn.Module) -> LoadedModel:
+    """Returns a network that is at hand, trained since perhaps, as the model of `ref`.
+
+    Raises:
+        ConfigError, ModelError, MissingPackage: as for `load_model`.
+    """
+    place, trial = _locate(ref.source), run_once(module, ref.preprocess, source=ref.source)
+    return LoadedModel(
+        module=module,
+        ref=ref,
+        targets=_targets(place, module, trial),
+        data=place.entry.data if place.entry else None,
+        random_weights=False,
+    )
+
+
 def build_module(ref: ModelRef, *, seed: int = 0) -> nn.Module:
     """Builds the network of `ref` in eval mode; no checkpoint is read, so the weights are random.
 
