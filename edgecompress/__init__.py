@@ -1,8 +1,8 @@
 """Makes PyTorch vision models smaller and faster on edge CPUs.
 
-`compress`, `prune`, `topology`, `resume`, `inspect`, `bench` and `quickstart` are the commands of the same
-name, `search_plan` and `export_model` are the commands `search` and `export`; `load` turns a run directory
-back into a network.
+`compress`, `prune`, `synthesize`, `topology`, `resume`, `inspect`, `bench` and `quickstart` are the commands
+of the same name, `search_plan` and `export_model` are the commands `search` and `export`; `load` turns a run
+directory back into a network. `PUGDRTS` is an optimiser for training loops of your own.
 Importing the package costs nothing: torch comes with first use.
 """
 
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from edgecompress.pipeline.quickstart import quickstart
     from edgecompress.pipeline.resume import resume
     from edgecompress.pipeline.search import search as search_plan
+    from edgecompress.pipeline.synthesize import synthesize
     from edgecompress.pipeline.topology import topology
     from edgecompress.pipeline.train import train as train_model
+    from edgecompress.train.optimisers.pugd import PUGDRTS
 
 __version__ = "0.1.0"
 __all__ = [
+    "PUGDRTS",
     "__version__",
     "bench",
     "compress",
@@ -35,11 +38,13 @@ __all__ = [
     "quickstart",
     "resume",
     "search_plan",
+    "synthesize",
     "topology",
     "train_model",
 ]
 
 _HOMES = {
+    "PUGDRTS": ("edgecompress.train.optimisers.pugd", "PUGDRTS"),
     "bench": ("edgecompress.pipeline.bench", "bench"),
     "compress": ("edgecompress.pipeline.compress", "compress"),
     # not `export`: that is the package of exporters
@@ -51,6 +56,7 @@ _HOMES = {
     "resume": ("edgecompress.pipeline.resume", "resume"),
     # not `search`: that is the package of searches
     "search_plan": ("edgecompress.pipeline.search", "search"),
+    "synthesize": ("edgecompress.pipeline.synthesize", "synthesize"),
     "topology": ("edgecompress.pipeline.topology", "topology"),
     # not `train`: that is the package of training
     "train_model": ("edgecompress.pipeline.train", "train"),

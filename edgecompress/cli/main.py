@@ -18,6 +18,7 @@ from edgecompress.cli.prune import prune
 from edgecompress.cli.quickstart import quickstart
 from edgecompress.cli.report import report, runs_
 from edgecompress.cli.search import resume, search
+from edgecompress.cli.synthesize import synthesize
 from edgecompress.cli.topology import topology
 from edgecompress.cli.train import train
 
@@ -45,6 +46,7 @@ app.command("compress")(compress)
 app.command("prune")(prune)
 app.command("search")(search)
 app.command("resume")(resume)
+app.command("synthesize")(synthesize)
 app.command("topology")(topology)
 app.command("train")(train)
 app.command("export")(export)

@@ -16,9 +16,10 @@ from edgecompress.core.types import Record
 from edgecompress.core.unfinished import Begun, find_unfinished
 from edgecompress.errors import ArtefactError
 from edgecompress.pipeline.search import search
+from edgecompress.pipeline.synthesize import synthesize
 from edgecompress.pipeline.train import train
 
-COMMANDS: dict[str, Callable[..., Record]] = {"search": search, "train": train}
+COMMANDS: dict[str, Callable[..., Record]] = {"search": search, "synthesize": synthesize, "train": train}
 """Those whose runs can go on."""
 
 

@@ -31,6 +31,7 @@ from edgecompress.core.results import (
     ListResult,
 )
 from edgecompress.core.search_results import SearchResult
+from edgecompress.core.synthesis_results import SynthesisResult
 from edgecompress.core.topology_results import TopologyResult
 from edgecompress.core.train_results import TrainResult
 from edgecompress.core.types import Record
@@ -50,6 +51,7 @@ from edgecompress.report.numbers import change, count, megabytes, shape, share
 from edgecompress.report.prunes import prune_text
 from edgecompress.report.reports import init_text, report_text, runs_text
 from edgecompress.report.searches import search_summary, search_text
+from edgecompress.report.syntheses import synthesis_text
 from edgecompress.report.tables import add_row, lines, table, title
 from edgecompress.report.topology import topology_text
 from edgecompress.report.trainings import train_text
@@ -66,6 +68,8 @@ def render(result: Record) -> RenderableType:
             return prune_text(result)
         case SearchResult():
             return search_text(result)
+        case SynthesisResult():
+            return synthesis_text(result)
         case TopologyResult():
             return topology_text(result)
         case TrainResult():
