@@ -88,6 +88,13 @@ def _scores() -> tuple[ListItem, ...]:
     return _items(discover(unit_scores, Scores))
 
 
+def _optimisers() -> tuple[ListItem, ...]:
+    from edgecompress.train import optimisers
+    from edgecompress.train.optimiser_contract import Optimiser
+
+    return _items(discover(optimisers, Optimiser))
+
+
 def _data() -> tuple[ListItem, ...]:
     from edgecompress.data import readers
     from edgecompress.data.sources import Reader
@@ -139,6 +146,7 @@ KINDS: Mapping[str, Callable[[], tuple[ListItem, ...]]] = {
     "rank-selections": _rank_selections,
     "searches": _searches,
     "scores": _scores,
+    "optimisers": _optimisers,
     "data": _data,
     "formats": _formats,
     "converters": _converters,
