@@ -27,7 +27,7 @@ from edgecompress.pipeline.evaluate import divergences, is_clearly_worse, log_pr
 from edgecompress.pipeline.plan_loss import PlanLoss
 from edgecompress.pipeline.preparation import Prepared, timed
 from edgecompress.search.contract import Choices, Problem, plan_hash
-from edgecompress.search.local import improve
+from edgecompress.search.local import Loss, improve
 
 LOCAL_SEARCH_EVALUATIONS = 120
 LOCAL_SEARCH_IMAGES, LOCAL_SEARCH_PIXELS = 256, 1 << 22
@@ -171,21 +171,27 @@ def _repair_shortly_(network: nn.Module, prepared: Prepared, choices: Choices) -
 def _searched_locally(
     prepared: Prepared, problem: Problem, choices: Choices, progress: Progress
 ) -> tuple[Choices, str]:
+    loss = true_loss(prepared, choices)
+    found = improve(problem, choices, loss, max_evaluations=LOCAL_SEARCH_EVALUATIONS, progress=progress)
+    change = _change(found.loss_before, found.loss_after)
+    return found.choices, f"{found.trades} of {found.evaluations} moves kept, {change}"
+
+
+def true_loss(prepared: Prepared, start: Choices) -> Loss:
+    """Returns what measures plans near `start` on some calibration images."""
     names = [o.layer.name for o in prepared.options]
 
     @functools.cache  # not needed at all where every loss is remembered
     def computed() -> PlanLoss:
         batches = few_images(prepared.setting.calibration)
         block = functools.partial(block_of, prepared)
-        return PlanLoss(build(prepared, choices), choices, names, block, batches, prepared.setting.model)
+        return PlanLoss(build(prepared, start), start, names, block, batches, prepared.setting.model)
 
-    def loss(attempt: Choices, *, near: Choices, bar: float) -> float:
+    def loss(attempt: Choices, /, *, near: Choices, bar: float) -> float:
         name = f"loss {plan_hash(attempt)} below {bar!r}"
         return prepared.memo.number(name, lambda: computed()(attempt, near=near, bar=bar))
 
-    found = improve(problem, choices, loss, max_evaluations=LOCAL_SEARCH_EVALUATIONS, progress=progress)
-    change = _change(found.loss_before, found.loss_after)
-    return found.choices, f"{found.trades} of {found.evaluations} moves kept, {change}"
+    return loss
 
 
 def few_images(batches: Sequence[Tensor]) -> list[Tensor]:

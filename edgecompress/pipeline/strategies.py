@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from edgecompress.core.plugins import discover
 from edgecompress.core.progress import Progress
 from edgecompress.errors import ConfigError
-from edgecompress.pipeline.engine import Chosen, choose, filling, improved, plan_divergence
+from edgecompress.pipeline.engine import Chosen, choose, filling, improved, plan_divergence, true_loss
 from edgecompress.pipeline.material import Material
 from edgecompress.pipeline.preparation import Prepared
 from edgecompress.search import ranks
 from edgecompress.search.contract import Choices, Problem, Selection, plan_hash
+from edgecompress.search.greedy import cut_ranks
 from edgecompress.search.second_branch import add_second_branches
 from edgecompress.search.supernet import Found, GradientSettings, search_by_gradient
 from edgecompress.search.svd_nas_paper import PUBLISHED, search_by_sampling
@@ -121,6 +122,15 @@ def _as_published(
     )
 
 
+def _by_cuts(
+    prepared: Prepared, problem: Problem, material: Material, seed: int, progress: Progress
+) -> Chosen:
+    start = time.perf_counter()
+    found = cut_ranks(problem, true_loss(prepared, {}), progress=progress)
+    told = f"{found.rounds} rounds, {found.evaluations} plans tried, divergence {found.loss:.4f}"
+    return Chosen(found.choices, (("cuts", told),), {"cuts": time.perf_counter() - start})
+
+
 def _by_gradient(
     prepared: Prepared,
     problem: Problem,
@@ -171,6 +181,12 @@ STRATEGIES = (
     Strategy("exact", "least predicted loss over all layers, families and ranks at once", _by_rule),
     Strategy("svd-nas", "gradient search over all candidates, mixed in weight space", _svd_nas),
     Strategy("svd-nas-paper", "the same as published: two sampled per step", _as_published, factors="plain"),
+    Strategy(
+        "lorita-iter-training",
+        "ranks cut layer by layer where the true loss grows least (LoRITa)",
+        _by_cuts,
+        rank_selection="lorita-global",
+    ),
 )
 
 
