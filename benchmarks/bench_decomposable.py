@@ -1,4 +1,4 @@
-"""How much better is a network cut to low ranks, without retraining, after a little Decomposable-Net training?
+"""How much better is a network cut to low ranks, not retrained, after a little Decomposable-Net training?
 
     python benchmarks/bench_decomposable.py --cifar CIFAR_DIR --weights resnet20-12fca82f.th \\
         --epochs 1 --seeds 3 > decomposable.jsonl
