@@ -235,11 +235,19 @@ def _make_directory(path: Path) -> None:
 
 
 def _stem(command: str, options: Mapping[str, object]) -> str:
-    """`compress` and `zoo:resnet20` give `compress-resnet20`, `nets/mine.py:build` gives `compress-mine`."""
-    model = str(options.get("model") or "")
+    """`compress` and `zoo:resnet20` give `compress-resnet20`, `nets/mine.py:build` gives `compress-mine`.
+
+    Commands on a run are called after what that run is called after: `recover-resnet20`.
+    """
+    model = str(options.get("model") or _subject_of_run(str(options.get("run") or "")))
     file = re.sub(r"\.py(:[^:/\\]+)?$", "", model)  # a file says more than the factory in it
     subject = re.split(r"[:/\\]", file.rstrip("/\\"))[-1]
     return re.sub(r"[^A-Za-z0-9_.+]+", "-", f"{command}-{subject}").strip("-.")[:80]
+
+
+def _subject_of_run(path: str) -> str:
+    name = Path(path).name
+    return re.sub(r"^(compress|prune|search|train|recover)-(.+)-\d{3}$", r"\2", name)
 
 
 def plain_options(options: Mapping[str, object]) -> dict[str, JsonValue]:

@@ -64,6 +64,8 @@ class Start:
     inputs: Mapping[str, str]
     overwrite: bool
     resuming: bool
+    parent: str | None = None
+    """Name of the run this one starts from."""
 
 
 @contextlib.contextmanager
@@ -87,6 +89,7 @@ def resumable_run(start: Start) -> Iterator[tuple[NewRun, Memo]]:
             options=start.options,
             seed=start.seed,
             inputs=start.inputs,
+            parent=start.parent,
             overwrite=_may_replace(start, work, name),
         ) as run,
     ):
