@@ -38,12 +38,11 @@ class OptimiserSettings:
     """When perturbation begins, as `timing` reads it; none: with the first step."""
 
     def __post_init__(self) -> None:
-        for name, largest in (("lr", math.inf), ("momentum", 1.0), ("weight_decay", math.inf)):
+        for name, below in (("lr", math.inf), ("momentum", 1.0), ("weight_decay", math.inf)):
             value = getattr(self, name)
-            if not 0 <= value < largest:
-                raise ConfigError(
-                    f"{name} {value!r} of an optimiser: must be 0 or more and below {largest:g}"
-                )
+            if not 0 <= value < below:
+                limit = "" if below == math.inf else f" and below {below:g}"
+                raise ConfigError(f"{name} {value!r} of an optimiser: must be 0 or more{limit}")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("nesterov needs momentum; give --momentum 0.9, say")
         for text in (self.radius, self.scale):

@@ -43,11 +43,15 @@ class RadiusSchedule:
         if not 0 <= self.beta_min <= self.beta_max < math.inf:
             found = f"{self.beta_min:g} to {self.beta_max:g}"
             raise ConfigError(f"{self.shape}: bounds {found}; they must be 0 or more, the smaller one first")
+        if self.shape == "const" and self.beta_min < self.beta_max:
+            raise ConfigError(f"const: bounds {self.beta_min:g} and {self.beta_max:g} differ; give one value")
         if self.shape in _INVERSE and self.beta_min < 1e-9:
             raise ConfigError(f"{self.shape}: divides by the bound {self.beta_min:g}; it must be above 0")
 
     def __call__(self, progress: float) -> float:
         """Returns the factor at a share of training from 0 to 1; both ends are exact."""
+        if self.beta_min == self.beta_max:
+            return 1 / self.beta_min if self.shape in _INVERSE else self.beta_min
         falling = self.shape in _FROM_LARGE_BOUND
         # cos(pi x / 2) as a sine: the cosine of pi / 2 is not quite 0 in floating point
         share = math.sin(math.pi / 2 * (1 - progress if falling else progress))
