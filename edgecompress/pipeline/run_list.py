@@ -10,6 +10,9 @@ from edgecompress.core.unfinished import Begun, unfinished_runs
 from edgecompress.errors import ArtefactError
 from edgecompress.pipeline.report_reading import read_report
 
+IMAGES_ONLY = "synthesize"
+"""Makes images, no network that would have figures."""
+
 
 def list_runs(*, runs_dir: Path = Path("runs")) -> RunsResult:
     """Lists the runs of a directory, the oldest first, then those that are not finished."""
@@ -21,6 +24,8 @@ def list_runs(*, runs_dir: Path = Path("runs")) -> RunsResult:
 def _line(path: Path, run: Run) -> RunLine:
     model = str(run.options.get("model") or "")
     line = RunLine(name=run.name, path=str(path), command=run.command, model=model, created=run.created)
+    if run.command == IMAGES_ONLY:
+        return line
     try:
         return line.model_copy(update=_figures(read_report(path, run).report))
     except ArtefactError as error:  # one damaged run does not hide the others

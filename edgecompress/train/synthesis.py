@@ -22,6 +22,9 @@ from edgecompress.train.synthesis_loss import Losses, image_losses
 
 BETTER = 1e-4
 """Share by which a loss must fall to count as lower."""
+FALL, COLOUR = 1.6, 0.35
+"""With these, neighbouring pixels and colours are as much alike as in small photographs: amplitudes fall with
+frequency to this power, and every channel has so much of its own beside what all share."""
 DIVERGED = 1000.0
 """Times the first loss, after which nothing good is to be expected."""
 
@@ -143,15 +146,15 @@ def first_images(batch: ImageBatch, settings: SynthesisSettings, generator: torc
     if settings.start == "noise":
         return noise
     grey = torch.randn((settings.batch_images, 1, *batch.shape[1:]), generator=generator)
-    return _unit(_unit(_photographic(grey)) + 0.5 * _unit(_photographic(noise)))
+    return _unit(_unit(_photographic(grey)) + COLOUR * _unit(_photographic(noise)))
 
 
 def _photographic(noise: Tensor) -> Tensor:
-    """Divides amplitudes by frequency, as they are in photographs."""
+    """Lets amplitudes fall with frequency, as they do in photographs."""
     height, width = noise.shape[-2:]
     down, right = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None]
     frequency = torch.hypot(down, right).clamp(min=1 / max(height, width))
-    changed: Tensor = torch.fft.irfft2(torch.fft.rfft2(noise) / frequency, s=(height, width))
+    changed: Tensor = torch.fft.irfft2(torch.fft.rfft2(noise) / frequency**FALL, s=(height, width))
     return changed
 
 
