@@ -1,4 +1,4 @@
-"""Synthetic images: the loss is the published formula, the network stays as it is, seeds decide everything."""
+"""Synthetic images: the loss is the published formula, the network stays as it is, seeds decide all."""
 
 import math
 
@@ -84,7 +84,7 @@ def naive_loss(net, x, *, statistics, scale, alpha, skipped=()):
     total = 0.0
     for weight, value, mean, deviation in terms:
         value = value.reshape(*value.shape[:2], -1)
-        groups = [one for one in value] if statistics == "image" else [value.transpose(0, 1).flatten(1)]
+        groups = list(value) if statistics == "image" else [value.transpose(0, 1).flatten(1)]
         for one in groups:
             difference = (one.mean(1) - mean) ** 2
             if one.shape[1] > 1:

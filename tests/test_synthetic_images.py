@@ -31,7 +31,7 @@ def write(folder, *shards, labels=True, preprocess=PREPROCESS):
 
 
 def test_equal_images_are_equal_files(tmp_path):
-    told = {key: value for key, value in zip("cab", range(3), strict=True)}
+    told = dict(zip("cab", range(3), strict=True))
     first = shard_bytes(noise(4), torch.arange(4), PREPROCESS, told)
     again = shard_bytes(noise(4), torch.arange(4), PREPROCESS, dict(sorted(told.items())))
     assert first == again
