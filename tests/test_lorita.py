@@ -1,4 +1,4 @@
-"""LoRITa: products of factors compute what one weight did, decay makes them low-rank, merging gives it back."""
+"""LoRITa: products of factors compute what a weight did, decay makes them low-rank, merging undoes them."""
 
 import copy
 import itertools
@@ -247,7 +247,7 @@ TOY = (3.306, 1.937, 1.613, 0.386, 0.203, 0.179)
 
 
 def toy_values(factors, decay, *, steps=1500):
-    """Returns the singular values that training to copy a matrix with those of TOY ends with, and its factors."""
+    """Returns the singular values, and factors, of what is trained to copy a matrix with those of TOY."""
     torch.manual_seed(0)
     u, v = (torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q for _ in range(2))
     target = u * torch.tensor(TOY, dtype=torch.float64) @ v.T

@@ -29,7 +29,7 @@ def values_of(problem, name):
 
 
 def kept_share(problem, choices, names, *, relative):
-    """Returns which share of a pool is kept, after checking that it is the largest values, 1 rank at least."""
+    """Returns which share of a pool is kept; checks that it is the largest values, 1 rank at least."""
     kept, dropped, total = [], [], 0
     for name in names:
         values = values_of(problem, name)
