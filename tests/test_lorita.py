@@ -12,6 +12,10 @@ from torch.nn.utils import parametrize
 
 from edgecompress.core.plugins import discover
 from edgecompress.errors import ConfigError, ModelError
+from edgecompress.methods.lowrank import split
+from edgecompress.nets.families import Family
+from edgecompress.nets.metric import PLAIN
+from edgecompress.nets.modules import op_of, weight_of
 from edgecompress.nets.zoo.embedded import FashionResNet, FashionViT
 from edgecompress.train import optimisers
 from edgecompress.train.checkpoint import load_state, save_state
@@ -369,11 +373,6 @@ def test_hooks_of_factored_layers_see_what_dense_layers_would():
 
 @pytest.mark.parametrize("rank", [1, 3, 12])
 def test_cutting_a_merged_layer_loses_what_its_dropped_values_carry(rank):
-    from edgecompress.methods.lowrank import split
-    from edgecompress.nets.families import Family
-    from edgecompress.nets.metric import PLAIN
-    from edgecompress.nets.modules import op_of, weight_of
-
     layer = begun(small_net(), 3).finish().narrow
     kernel = weight_of(layer).double()
     left, right = split(Family("S4"), kernel, op_of(layer), PLAIN)
