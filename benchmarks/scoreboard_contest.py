@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scoreboard_journal import Journal, Row, command
-from scoreboard_knob import Trial, fitting, turn
+from scoreboard_knob import Trial, fitting, foretold, turn
 from scoreboard_measure import Stopwatch
 from scoreboard_methods import COMPRESSED, DENSE, INT8, OURS, OURS_INT8, Variant, variants
 from scoreboard_recovery import recovered
@@ -112,7 +112,9 @@ class Contest:
                 print(f"{key} at {knob:.3f}: {error}", file=sys.stderr, flush=True)
                 return None
 
-        self.trials[key] = turn(share, point, self.trials.get(key, ()), tries=self.scene.options.tries)
+        known = self.trials.get(key, [])
+        start = None if variant.predicted is None else foretold(variant.predicted, point)
+        self.trials[key] = turn(share, point, known, start=start, tries=self.scene.options.tries)
         return self.trials[key]
 
     def _judged(self, network: nn.Module) -> Row:

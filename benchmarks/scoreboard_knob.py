@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-NEAR = 0.02
+NEAR = 0.03
 """Share of the point by which a network may be too fast."""
 LEAST, MOST = 0.02, 1.0
 """Ends of every knob: what is left of the dense network, by whatever the method counts."""
@@ -28,8 +28,17 @@ Measure = Callable[[float], float | None]
 """Gets a position; returns the share of the dense network's time as `Trial` has it."""
 
 
-def turn(measure: Measure, point: float, known: Sequence[Trial] = (), *, tries: int = 6) -> list[Trial]:
+def turn(
+    measure: Measure,
+    point: float,
+    known: Sequence[Trial] = (),
+    *,
+    start: float | None = None,
+    tries: int = 6,
+) -> list[Trial]:
     """Returns `known` and further trials, until one is just below `point`, or after so many tries.
+
+    `start` is the first position where nothing is known that is better; the point itself when None.
 
     The time should grow with the knob, but need not all the way: it climbs in stairs. The next position lies
     on a straight line through the nearest trials; every third one is in the middle of what is left.
@@ -39,7 +48,7 @@ def turn(measure: Measure, point: float, known: Sequence[Trial] = (), *, tries: 
         best = fitting(found, point)
         if best is not None and best.share is not None and best.share >= (1 - NEAR) * point:
             break
-        knob = _next(found, point, straight=number % 3 < 2)
+        knob = start if number == 0 and start is not None else _next(found, point, straight=number % 3 < 2)
         if any(abs(knob - one.knob) < CLOSEST for one in found):
             knob = _next(found, point, straight=False)
         if any(abs(knob - one.knob) < CLOSEST for one in found):
@@ -52,6 +61,16 @@ def fitting(trials: Sequence[Trial], point: float) -> Trial | None:
     """Returns the slowest network that takes no more than `point`."""
     within = [one for one in trials if one.share is not None and one.share <= point]
     return max(within, key=lambda one: (one.share or 0.0, one.knob), default=None)
+
+
+def foretold(predicted: Callable[[float], float | None], point: float, *, steps: int = 9) -> float:
+    """Returns the highest position whose predicted share is just below `point`, by halving."""
+    low, high, aim = LEAST, MOST, (1 - NEAR / 2) * point
+    for _ in range(steps):
+        middle = (low + high) / 2
+        share = predicted(middle)
+        low, high = (middle, high) if share is None or share <= aim else (low, middle)
+    return low
 
 
 def _next(found: Sequence[Trial], point: float, *, straight: bool) -> float:

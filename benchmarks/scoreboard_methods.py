@@ -38,8 +38,8 @@ OURS, OURS_INT8, DENSE, INT8 = "ours", "ours + int8", "dense", "int8 alone"
 PLAIN = {"factors": "plain", "refit": False, "batch_norm": "keep"}
 _PUBLISHED = Recipe(factors="plain", refit="none", local_search=False, batch_norm="keep")
 _RULES: dict[str, tuple[tuple[str, Metric], ...]] = {
-    "ALDS": (("alds-macs", "macs"), ("alds-macs", "ms"), ("alds", "macs")),
-    "LR-S2": (("lr-s2-published", "ms"), ("lr-s2-published", "macs"), ("lr-s2", "ms")),
+    "ALDS": (("alds-macs", "macs"), ("alds-macs", "ms")),
+    "LR-S2": (("lr-s2-published", "ms"), ("lr-s2-published", "macs")),
 }
 _UNITS = {"macs": "within MACs", "ms": "within our table's ms"}
 _LIBRARY_ERRORS = (RuntimeError, ValueError, IndexError, KeyError, AttributeError, TypeError)
@@ -56,6 +56,8 @@ class Variant:
     Raises:
         BudgetError: the method cannot go that far.
     """
+    predicted: Callable[[float], float | None] | None = None
+    """Returns the share of the time by a latency table, quickly; None: it is not known."""
 
 
 def variants(method: str, scene: Scene, table: str) -> tuple[Variant, ...]:
@@ -104,27 +106,44 @@ def _searched(scene: Scene, table: str, how: Mapping[str, Any], knob: float) -> 
 
 
 def _by_rule(method: str, scene: Scene, table: str) -> tuple[Variant, ...]:
-    return tuple(
-        Variant(f"{rule} {_UNITS[metric]}", partial(_allocated, scene, table, rule, metric))
-        for rule, metric in _RULES[method]
-    )
+    found = []
+    for rule, metric in _RULES[method]:
+        how = (scene, table, rule, metric)
+        found.append(
+            Variant(f"{rule} {_UNITS[metric]}", partial(_allocated, *how), partial(_predicted_share, *how))
+        )
+    return tuple(found)
 
 
 def _allocated(scene: Scene, table: str, rule: str, metric: Metric, knob: float) -> nn.Module:
+    prepared = _prepared_once(scene, table, rule, metric)
+    limit = knob * prepared.setting.costs[metric].dense
+    return compress_to(prepared, metric, limit, NO_PROGRESS).module
+
+
+def _predicted_share(scene: Scene, table: str, rule: str, metric: Metric, knob: float) -> float | None:
+    prepared = _prepared_once(scene, table, rule, metric)
+    limit = knob * prepared.setting.costs[metric].dense
+    try:
+        choices = prepared.selection.select(prepared.problem(metric, limit))
+    except BudgetError:
+        return None
+    timed = prepared.problem("ms", 0.0)
+    return timed.total(choices) / timed.total({})
+
+
+def _prepared_once(scene: Scene, table: str, rule: str, metric: Metric) -> Prepared:
     key = f"{rule} {metric} {table}"
     if key not in scene.kept:
         scene.kept[key] = _prepared(scene, table, rule, metric)
     prepared: Prepared = scene.kept[key]
-    limit = knob * prepared.setting.costs[metric].dense
-    return compress_to(prepared, metric, limit, NO_PROGRESS).module
+    return prepared
 
 
 def _prepared(scene: Scene, table: str, rule: str, metric: Metric) -> Prepared:
     costs: dict[Metric, Costs] = shape_costs(scene.material.totals)
     layers = scene.material.layers
-    if metric == "ms":
-        clock = read_clock(table, scene.loaded, layers)
-        costs["ms"] = clock.costs()
+    costs["ms"] = read_clock(table, scene.loaded, layers).costs()
     setting = Setting(scene.loaded.module, layers, costs, scene.calibration, scene.selection)
     recipe = replace(_PUBLISHED, rank_selection=rule)
     offered = offer(setting, recipe, paying=costs["ms"] if metric == "ms" else None)
@@ -133,7 +152,6 @@ def _prepared(scene: Scene, table: str, rule: str, metric: Metric) -> Prepared:
 
 def _library(scene: Scene, table: str) -> tuple[Variant, ...]:
     inner = {
-        "inside blocks": Pruning(),
         "inside blocks, multiples of 8": Pruning(round_to=8),
         "inside blocks, ranked together": Pruning(ranked_together=True),
     }
@@ -156,7 +174,7 @@ def _pruned(scene: Scene, way: Pruning, knob: float) -> nn.Module:
 
 
 def _thinning(scene: Scene, table: str) -> tuple[Variant, ...]:
-    ways = {"inside blocks": (False, 1), "inside blocks, multiples of 8": (False, 8), "all layers": (True, 1)}
+    ways = {"inside blocks, multiples of 8": (False, 8), "all layers": (True, 1), "inside blocks": (False, 1)}
     return tuple(Variant(name, partial(_thinned, scene, *way)) for name, way in ways.items())
 
 
