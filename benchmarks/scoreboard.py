@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 from scoreboard_contest import Contest
 from scoreboard_journal import Journal, read_rows
-from scoreboard_methods import METHODS
+from scoreboard_names import METHODS
 from scoreboard_page import markdown
 from scoreboard_plot import write_plot
 from scoreboard_scene import MODELS, RUNTIMES, open_scene

@@ -11,7 +11,8 @@ from typing import Any
 from scoreboard_journal import Journal, Row, command
 from scoreboard_knob import Trial, fitting, foretold, turn
 from scoreboard_measure import Stopwatch
-from scoreboard_methods import COMPRESSED, DENSE, INT8, OURS, OURS_INT8, Variant, variants
+from scoreboard_methods import Variant, variants
+from scoreboard_names import COMPRESSED, DENSE, INT8, OURS, OURS_INT8
 from scoreboard_recovery import recovered
 from scoreboard_scene import Scene, table_for
 from torch import nn

@@ -24,7 +24,8 @@ def read_rows(files: Iterable[Path]) -> list[Row]:
     """Returns the rows of files in their order, the last of each key; a line that was cut off is left out."""
     found: dict[tuple[Any, ...], Row] = {}
     for file in files:
-        for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        for line in filter(None, lines):
             try:
                 row = json.loads(line)
             except ValueError:  # killed in the middle of it
@@ -55,7 +56,7 @@ class Journal:
         self.rows[key_of(row)] = row
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.open("a", encoding="utf-8") as stream:
-            stream.write(f"{json.dumps(row)}\n")
+            stream.write(f"\n{json.dumps(row)}")  # a line that was cut off before ends here
             stream.flush()
             os.fsync(stream.fileno())
 

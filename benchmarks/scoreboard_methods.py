@@ -16,6 +16,7 @@ from typing import Any
 
 from pruning_baseline import Setting as Pruning
 from pruning_baseline import pruned, with_gradients
+from scoreboard_names import OURS
 from scoreboard_scene import CALIBRATION, SELECTION, Scene, work_folder
 from torch import nn
 
@@ -34,7 +35,6 @@ from edgecompress.search.score_contract import ScoreSettings, UnitScores
 from edgecompress.search.unit_scores.magnitude import SCORES as MAGNITUDE
 from edgecompress.search.unit_selection import FLOORS, kept_by_ratio
 
-OURS, OURS_INT8, DENSE, INT8 = "ours", "ours + int8", "dense", "int8 alone"
 PLAIN = {"factors": "plain", "refit": False, "batch_norm": "keep"}
 _PUBLISHED = Recipe(factors="plain", refit="none", local_search=False, batch_norm="keep")
 _RULES: dict[str, tuple[tuple[str, Metric], ...]] = {
@@ -205,7 +205,3 @@ _MAKERS: dict[str, Callable[[Scene, str], tuple[Variant, ...]]] = {
     "LR-S2": partial(_by_rule, "LR-S2"),
     "SVD-NAS, as published": _as_published,
 }
-COMPRESSED = tuple(_MAKERS)
-"""Methods with a knob, whose networks are compared at equal milliseconds and trained alike."""
-METHODS = (DENSE, *COMPRESSED, INT8, OURS_INT8)
-"""All rows, in the order of the table."""

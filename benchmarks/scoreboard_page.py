@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scoreboard_journal import Row
-from scoreboard_methods import COMPRESSED, DENSE, INT8, METHODS, OURS, OURS_INT8
+from scoreboard_names import COMPRESSED, DENSE, INT8, METHODS, OURS, OURS_INT8
 
 OVER = 0.01
 """Share by which a network may be above its point in the last measurement and still be said to meet it."""
@@ -224,9 +224,7 @@ def _quantised(board: Board) -> list[str]:
     for point in board.points:
         ours, both = board.find(OURS, point), board.find(OURS_INT8, point)
         if ours is not None and alone.share <= point and alone.top1 > ours.top1:
-            told.append(
-                f"At {point:g} **int8 alone is better than ours in float32**: faster and more accurate."
-            )
+            told.append(f"At {point:g} **int8 alone beats ours in float32**: faster and more accurate.")
         if both is not None:
             told.append(_against_int8(alone, both, point))
     return told

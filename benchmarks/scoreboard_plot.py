@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scoreboard_journal import Row
-from scoreboard_methods import DENSE, INT8, METHODS, OURS, OURS_INT8
+from scoreboard_names import DENSE, INT8, METHODS, OURS, OURS_INT8
 from scoreboard_page import Board, Entry, boards
 
 from edgecompress.report.axes import Scale, frame
