@@ -18,11 +18,11 @@ MOST_EPOCHS = 12
 def train_text(result: TrainResult) -> RenderableType:
     """Returns a training in figures: epochs, before and after, how much rank the layers use."""
     kept = "" if result.best_epoch is None else f", epoch {result.best_epoch} kept"
-    heading = f"{result.plan.model.source} by {result.method}, {result.optimiser}{kept}"
-    noticeable, ranks = (sum(row[place] for row in result.ranks_used) for place in (1, 2))
+    how = f"before and after training, by {result.method} with {result.optimiser}{kept}"
+    noticeable, ranks = sum(row[1] for row in result.ranks_used), sum(row[2] for row in result.ranks_used)
     said = [f"{what}: {outcome}" for what, outcome in result.steps]
     return Group(
-        title(heading),
+        title(result.plan.model.source, how),
         _epochs(result.epochs),
         Text(),
         _before_after(result),

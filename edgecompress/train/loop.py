@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -196,7 +196,7 @@ class _Training:
                 loss = self.course.backward(self.objective, batch)
             return self._summed_(loss)
 
-        loss = float(cast(float, self.optimiser.step(closure)))
+        loss = self.optimiser.step(closure)
         self.course.after_step(standing.step)
         standing.step += 1
         standing.losses += loss

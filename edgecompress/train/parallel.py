@@ -13,6 +13,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from edgecompress.errors import DeviceError
 
 LONGEST_WAIT = timedelta(days=1)
 """Others wait while the first process measures on a device."""
@@ -24,9 +27,20 @@ def process_group() -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
-    dist.init_process_group("gloo", timeout=LONGEST_WAIT)
+    # addresses of processes that died before torchrun started all again must not be found
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store, own, world = next(rendezvous("env://", timeout=LONGEST_WAIT))
+    store = dist.PrefixStore(f"edgecompress, attempt {attempt}", store)
+    dist.init_process_group("gloo", store=store, rank=own, world_size=world, timeout=LONGEST_WAIT)
     try:
         yield
+    except RuntimeError as error:
+        if "gloo" not in str(error):
+            raise
+        raise DeviceError(
+            "torchrun: another process has ended, or cannot be reached; what was finished is kept: start all "
+            "again, or let torchrun do it with --max-restarts 3"
+        ) from None
     finally:
         dist.destroy_process_group()
 
@@ -63,8 +77,10 @@ def add_up_all_(tensors: Sequence[Tensor]) -> None:
         return
     flat = torch.cat([one.flatten() for one in tensors])
     dist.all_reduce(flat)
-    for own, part in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
-        own.copy_(part.view_as(own))
+    start = 0
+    for own in tensors:
+        own.copy_(flat[start : start + own.numel()].view_as(own))
+        start += own.numel()
 
 
 def same_everywhere(value: float) -> float:

@@ -30,21 +30,29 @@ def synchronised_norms(network: nn.Module) -> Iterator[None]:
             del norm.forward
 
 
+def _added_up(x: Tensor) -> Tensor:
+    """Returns the sum over all processes; gradients flow back to each."""
+    total: Tensor = all_reduce(x)  # type: ignore[no-untyped-call]
+    return total
+
+
 def _forward(norm: _BatchNorm, x: Tensor) -> Tensor:
     if not norm.training:
-        return type(norm).forward(norm, x)
+        usual: Tensor = type(norm).forward(norm, x)
+        return usual
     axes = [axis for axis in range(x.ndim) if axis != 1]
     count = float(x.numel() // x.shape[1])
-    total = all_reduce(torch.cat([x.sum(axes), x.new_tensor([count])]))
+    total = _added_up(torch.cat([x.sum(axes), x.new_tensor([count])]))
     whole, mean = total[-1].detach(), total[:-1] / total[-1].detach()
     shape = [1, -1, *[1] * (x.ndim - 2)]
     centred = x - mean.view(shape)
-    variance = all_reduce(centred.square().sum(axes)) / whole
+    variance = _added_up(centred.square().sum(axes)) / whole
     _track_(norm, mean.detach(), variance.detach() * whole / (whole - 1).clamp(min=1))
     scaled = centred * (variance + norm.eps).rsqrt().view(shape)
     if not norm.affine:
         return scaled
-    return scaled * norm.weight.view(shape) + norm.bias.view(shape)
+    shifted: Tensor = scaled * norm.weight.view(shape) + norm.bias.view(shape)
+    return shifted
 
 
 @torch.no_grad()
