@@ -1,8 +1,8 @@
 """Makes PyTorch vision models smaller and faster on edge CPUs.
 
-`compress`, `prune`, `synthesize`, `topology`, `resume`, `inspect`, `bench` and `quickstart` are the commands
-of the same name, `search_plan` and `export_model` are the commands `search` and `export`; `load` turns a run
-directory back into a network. `PUGDRTS` is an optimiser for training loops of your own.
+`compress`, `prune`, `recover`, `synthesize`, `topology`, `resume`, `inspect`, `bench` and `quickstart` are
+the commands of the same name, `search_plan` and `export_model` are the commands `search` and `export`; `load`
+turns a run directory back into a network. `PUGDRTS` is an optimiser for training loops of your own.
 Importing the package costs nothing: torch comes with first use.
 """
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edgecompress.pipeline.inspect import inspect
     from edgecompress.pipeline.prune import prune
     from edgecompress.pipeline.quickstart import quickstart
+    from edgecompress.pipeline.recover import recover
     from edgecompress.pipeline.resume import resume
     from edgecompress.pipeline.search import search as search_plan
     from edgecompress.pipeline.synthesize import synthesize
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "prune",
     "quickstart",
+    "recover",
     "resume",
     "search_plan",
     "synthesize",
@@ -53,6 +55,7 @@ _HOMES = {
     "load": ("edgecompress.nets.artefact", "load"),
     "prune": ("edgecompress.pipeline.prune", "prune"),
     "quickstart": ("edgecompress.pipeline.quickstart", "quickstart"),
+    "recover": ("edgecompress.pipeline.recover", "recover"),
     "resume": ("edgecompress.pipeline.resume", "resume"),
     # not `search`: that is the package of searches
     "search_plan": ("edgecompress.pipeline.search", "search"),

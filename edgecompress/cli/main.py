@@ -16,6 +16,7 @@ from edgecompress.cli.latency import app as latency
 from edgecompress.cli.look import doctor, inspect, list_
 from edgecompress.cli.prune import prune
 from edgecompress.cli.quickstart import quickstart
+from edgecompress.cli.recover import recover
 from edgecompress.cli.report import report, runs_
 from edgecompress.cli.search import resume, search
 from edgecompress.cli.synthesize import synthesize
@@ -45,6 +46,7 @@ app.command("inspect")(inspect)
 app.command("compress")(compress)
 app.command("prune")(prune)
 app.command("search")(search)
+app.command("recover")(recover)
 app.command("resume")(resume)
 app.command("synthesize")(synthesize)
 app.command("topology")(topology)

@@ -14,11 +14,12 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from edgecompress.core.genotype import INPUTS, KINDS, node_words
 from edgecompress.core.measurement import BenchResult
 from edgecompress.core.prune_results import PruneResult
+from edgecompress.core.recover_results import RecoverResult
 from edgecompress.core.report_results import CellView, LayerView, RecoveryStep, RunReport
 from edgecompress.core.results import CompressResult, ExportedFile, ExportResult, LayerChange, ModelSummary
 from edgecompress.core.runs import Run
 from edgecompress.core.search_results import SearchResult
-from edgecompress.core.store import read_record
+from edgecompress.core.store import read_record, read_text
 from edgecompress.core.topology_results import TopologyResult
 from edgecompress.core.types import Plan
 from edgecompress.errors import ArtefactError
@@ -83,6 +84,7 @@ def _fields_of(file: Path, run: Run) -> dict[str, Any]:
         ("search.json", "search"): lambda one: _of_search(read_record(one, SearchResult)),
         ("topology.json", "topology"): lambda one: _of_topology(read_record(one, TopologyResult)),
         ("result.json", "prune"): lambda one: _of_prune(read_record(one, PruneResult)),
+        ("result.json", "recover"): lambda one: _of_recover(read_record(one, RecoverResult)),
         ("result.json", "compress"): lambda one: _of_compress(read_record(one, CompressResult)),
     }
     return readers.get((file.name, run.command), _of_other)(file)
@@ -148,7 +150,16 @@ def _of_prune(result: PruneResult) -> dict[str, Any]:
     }
 
 
-def _common(result: SearchResult | CompressResult | PruneResult) -> dict[str, Any]:
+def _of_recover(result: RecoverResult) -> dict[str, Any]:
+    """Leaves the ladder to `_ladder`."""
+    return {
+        **_common(result),
+        "how": f"recover {result.parent} up to {result.level}, preset {result.preset}",
+        "left_alone": result.plan.skipped,
+    }
+
+
+def _common(result: SearchResult | CompressResult | PruneResult | RecoverResult) -> dict[str, Any]:
     return {
         "model": result.plan.model.source,
         "dense": result.dense,
@@ -250,8 +261,8 @@ def _commands(
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(read_text(file))
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtefactError(f"{file}: cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise ArtefactError(f"{file}: holds a {type(content).__name__}, not a result; was it edited?")

@@ -9,18 +9,26 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.types import Record
 from edgecompress.core.unfinished import Begun, find_unfinished
 from edgecompress.errors import ArtefactError
+from edgecompress.pipeline.recover import recover
 from edgecompress.pipeline.search import search
 from edgecompress.pipeline.synthesize import synthesize
 from edgecompress.pipeline.train import train
 
-COMMANDS: dict[str, Callable[..., Record]] = {"search": search, "synthesize": synthesize, "train": train}
+COMMANDS: dict[str, Callable[..., Record]] = {
+    "recover": recover,
+    "search": search,
+    "synthesize": synthesize,
+    "train": train,
+}
 """Those whose runs can go on."""
+NOT_OPTIONS = {"name", "runs_dir", "overwrite", "resuming", "progress"}
+"""Of a command: `resume` gives them itself."""
 
 
 def resume(
@@ -39,7 +47,11 @@ def resume(
     if begun.command not in COMMANDS:
         raise ArtefactError(f"{begun.name}: {begun.command!r} cannot go on; begin anew with --overwrite")
     command = COMMANDS[begun.command]
-    options = typed_options(command, begun.options)
+    try:
+        options = typed_options(command, begun.options)
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].lower()
+        raise ArtefactError(f"{begun.name}: begun.json holds an option of the wrong type: {said}") from None
     with _begun_in(begun, found.runs_dir) as place:
         return command(**options, name=begun.name, runs_dir=place, resuming=True, progress=progress)
 
@@ -51,10 +63,10 @@ def _begun_in(begun: Begun, runs_dir: Path) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(contextlib.chdir(begun.directory))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ArtefactError(
                 f"{begun.name}: was begun in {begun.directory}, which cannot be used: "
-                f"{error.strerror or error}"
+                f"{getattr(error, 'strerror', None) or error}"
             ) from None
         yield place
 
@@ -62,7 +74,7 @@ def _begun_in(begun: Begun, runs_dir: Path) -> Iterator[Path]:
 def typed_options(command: Callable[..., object], options: Mapping[str, object]) -> dict[str, Any]:
     """Returns options from JSON with the types a command takes: lists as tuples, text as paths."""
     hints = typing.get_type_hints(command)
-    names = inspect.signature(command).parameters
+    names = inspect.signature(command).parameters.keys() - NOT_OPTIONS
     return {
         key: TypeAdapter(hints[key]).validate_python(value) for key, value in options.items() if key in names
     }

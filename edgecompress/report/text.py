@@ -19,6 +19,7 @@ from edgecompress.core.latency_results import (
 from edgecompress.core.loop_results import QuickstartResult
 from edgecompress.core.measurement import BenchResult
 from edgecompress.core.prune_results import PruneResult
+from edgecompress.core.recover_results import RecoverResult
 from edgecompress.core.report_results import InitResult, ReportResult, RunsResult
 from edgecompress.core.results import (
     CompressResult,
@@ -49,6 +50,7 @@ from edgecompress.report.latency import (
 )
 from edgecompress.report.numbers import change, count, megabytes, shape, share
 from edgecompress.report.prunes import prune_text
+from edgecompress.report.recoveries import recover_text
 from edgecompress.report.reports import init_text, report_text, runs_text
 from edgecompress.report.searches import search_summary, search_text
 from edgecompress.report.syntheses import synthesis_text
@@ -66,6 +68,8 @@ def render(result: Record) -> RenderableType:
             return compress_text(result)
         case PruneResult():
             return prune_text(result)
+        case RecoverResult():
+            return recover_text(result)
         case SearchResult():
             return search_text(result)
         case SynthesisResult():

@@ -1,0 +1,319 @@
+"""`edgecompress recover`: wins back what compression lost, one level after the other, and writes a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import nn
+
+from edgecompress.core.memo import NO_MEMO, Memo
+from edgecompress.core.plugins import pick
+from edgecompress.core.progress import NO_PROGRESS, Progress
+from edgecompress.core.recover_results import RecoverResult
+from edgecompress.core.results import ModelSummary
+from edgecompress.core.runs import resolve_run, work_directory
+from edgecompress.core.store import sha256_of, write_record
+from edgecompress.core.types import Plan
+from edgecompress.core.unfinished import BEGUN_FILE, Start, resumable_run
+from edgecompress.data.readers.synthetic import open_synthetic
+from edgecompress.data.splits import Splits
+from edgecompress.errors import ArtefactError, ConfigError, DataError, DeviceError, ModelError
+from edgecompress.nets.artefact import PLAN_FILE, WEIGHTS_FILE, load, read_plan, save_artefact
+from edgecompress.nets.attention_rewrite import rewrite_attention_
+from edgecompress.nets.sources import LoadedModel, load_model
+from edgecompress.pipeline.evaluate import batch_size
+from edgecompress.pipeline.material import Material
+from edgecompress.pipeline.recover_images import has_labels, images_of_run, recovery_splits
+from edgecompress.pipeline.recover_judge import SelectionJudge
+from edgecompress.pipeline.recover_ladder import climb, deal_out
+from edgecompress.pipeline.recover_levels import LEVELS, Level
+from edgecompress.pipeline.recover_recipes import RecoverPreset, pick_recipe
+from edgecompress.pipeline.recover_scene import Scene
+from edgecompress.pipeline.recover_synthetic import check_synthetic
+from edgecompress.pipeline.search import own_runs
+from edgecompress.pipeline.shared_memo import shared
+from edgecompress.pipeline.train_images import TrainingCounts
+from edgecompress.train.parallel import is_first, process_group, processes
+
+RESULT_FILE = "result.json"
+MINUTES = 10.0
+HOW = ("progress", "resuming")
+"""Arguments that are no options of a run."""
+
+
+def recover(
+    run: str | None = None,
+    *,
+    level: str | None = None,
+    only: bool = False,
+    minutes: float = MINUTES,
+    preset: str = "ours",
+    optimizer: str | None = None,
+    lr: float | None = None,
+    temperature: float | None = None,
+    batch_images: int | None = None,
+    augment: str | None = None,
+    synthetic: str | None = None,
+    weights: str | None = None,
+    data: str | None = None,
+    report_data: str | None = None,
+    training_images: int | None = None,
+    selection_images: int | None = None,
+    report_images: int | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    runs_dir: Path = Path("runs"),
+    overwrite: bool = False,
+    resuming: bool = False,
+    progress: Progress = NO_PROGRESS,
+) -> RecoverResult:
+    """Tries one level of recovery after the other on the network of a run, and writes the best as a new run.
+
+    Each level starts from the best network so far and is kept where selection images say so. Report images
+    are looked at when all is decided. Under `torchrun` every process takes a share of each batch.
+
+    Args:
+        run: Of `compress`, `search`, `prune` or `recover`: its name or path; None: the latest.
+        level: The highest to try, of `LEVELS`; None: `full` where images have labels, else `distill`.
+        only: Try this level alone.
+        minutes: For all levels that train, together.
+        preset: Settings of these levels; the options to `augment` change single ones.
+        optimizer: Of `edgecompress list optimizers`.
+        lr: Largest learning rate.
+        temperature: At which answers are compared.
+        batch_images: Per step.
+        augment: How images are varied, as `crop4,flip` or `zoom30,flip,mix`.
+        synthetic: Run of `synthesize`, for the level of that name.
+        weights: Checkpoint of the dense network, where it is not where it was.
+        data: Images to learn from; None: those of the run.
+        report_data: Other images for the report.
+        training_images: How many to learn from; all that are left when not given.
+        selection_images: How many choose.
+        report_images: How many are reported on.
+        seed: Makes the run repeatable.
+        name: Of the new run.
+        runs_dir: Where runs are kept.
+        overwrite: Replace the run of that name.
+        resuming: Go on with the unfinished run of that name.
+        progress: Shows how far it is.
+
+    Raises:
+        EdgeCompressError: an option, the run, its dense network or the data is wrong.
+    """
+    path = _run_meant(run, runs_dir)
+    options = {key: value for key, value in locals().items() if key not in (*HOW, "path")}
+    options["run"] = str(path)
+    recipe = pick_recipe(
+        preset,
+        optimizer=optimizer,
+        lr=lr,
+        temperature=temperature,
+        batch_images=batch_images,
+        augment=augment,
+    )
+    if minutes <= 0:
+        raise ConfigError(f"--minutes {minutes:g}: must be above 0")
+    if level is not None:
+        pick(LEVELS, level, what="level")
+    plan = read_plan(path)
+    loaded = _dense(plan, weights, path)
+    counts = TrainingCounts(data, report_data, training_images, selection_images, report_images, seed)
+    own = loaded.data or (None if synthetic is None else f"synthetic:{synthetic}")
+    splits = recovery_splits(plan.model, own, counts, images_of_run(path))
+    if synthetic is not None:
+        open_synthetic(synthetic, plan.model.preprocess)  # whether they fit is known before all else
+    levels = _planned(level, splits, only=only)
+    job = _Job(path, plan, loaded, splits, levels, recipe, minutes, synthetic, options, seed, progress)
+    job.check()
+    with process_group(), own_runs(runs_dir) as own_dir:
+        goes_on = (resuming or _was_restarted(own_dir, name)) and is_first()
+        start = Start(
+            own_dir, "recover", name, options, seed, job.inputs, overwrite, goes_on, parent=path.name
+        )
+        return _run(start, job)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The options of a recovery, understood."""
+
+    path: Path
+    plan: Plan
+    loaded: LoadedModel
+    """The dense network."""
+    splits: Splits
+    levels: tuple[Level, ...]
+    recipe: RecoverPreset
+    minutes: float
+    synthetic: str | None
+    options: dict[str, object]
+    seed: int
+    progress: Progress
+
+    @property
+    def material(self) -> Material:
+        """The dense network and the images, to summarise networks with."""
+        return Material(self.loaded, (), (), self.splits)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """SHA-256 of everything that was read, by its name."""
+        weights = self.path / WEIGHTS_FILE
+        return {**self.material.inputs, str(weights): sha256_of(weights)}
+
+    def scene(self, memo: Memo) -> Scene:
+        """Returns what levels work with."""
+        judge = SelectionJudge(
+            self.loaded.module,
+            self.splits.selection,
+            has_labels(self.splits.selection.images),
+            batch_size(self.plan.model.input_shape),
+        )
+        return Scene(
+            self.plan,
+            load(self.path),
+            self.loaded.module,
+            self.splits,
+            has_labels(self.splits.calibration.images),
+            judge,
+            self.recipe,
+            deal_out(self.minutes, self.levels),
+            self.synthetic,
+            memo,
+            self.options,
+            self.inputs,
+            self.seed,
+            self.progress,
+        )
+
+    def check(self) -> None:
+        """Makes sure that the highest level can work, before anything is begun.
+
+        Raises:
+            DataError: it needs labels and there are none.
+            ModelError: it needs batch norms and there are none.
+        """
+        if self.levels[-1].needs_labels and not has_labels(self.splits.calibration.images):
+            others = ", ".join(level.name for level in LEVELS.values() if not level.needs_labels)
+            raise DataError(
+                f"{self.splits.calibration.images.name}: no labels, which --level {self.levels[-1].name} "
+                f"needs; levels that work without are: {others}"
+            )
+        if self.levels[-1].name == "synthetic":
+            check_synthetic(self.scene(NO_MEMO))
+
+
+def _run(start: Start, job: _Job) -> RecoverResult:
+    with resumable_run(start) as (run, memo), _whole_group():
+        result, network = _recovered(job, run.path, shared(memo))
+        save_artefact(run.directory, result.plan, network)
+        write_record(run.directory / RESULT_FILE, result)
+    return result
+
+
+def _recovered(job: _Job, path: Path, memo: Memo) -> tuple[RecoverResult, nn.Module]:
+    scene = job.scene(memo)
+    climbed = climb(scene, job.levels)
+    began = time.perf_counter()
+    networks = {"dense": scene.dense, "before recovery": scene.start, "recovered": climbed.module}
+    dense, before, after = (_summary(job, memo, network, what) for what, network in networks.items())
+    seconds = {**climbed.seconds, "report": time.perf_counter() - began}
+    result = RecoverResult(
+        run=str(path),
+        parent=job.path.name,
+        level=job.levels[-1].name,
+        preset=job.recipe.name,
+        plan=job.plan,
+        dense=dense,
+        before=before,
+        compressed=after,
+        ladder=climbed.ladder,
+        split=job.splits.summary,
+        steps=job.material.warnings,
+        seconds={stage: round(value, 3) for stage, value in seconds.items()},
+    )
+    return result, climbed.module
+
+
+def _summary(job: _Job, memo: Memo, network: nn.Module, what: str) -> ModelSummary:
+    return memo.record(what, ModelSummary, lambda: job.material.summary(network, job.progress, what=what))
+
+
+def _run_meant(run: str | None, runs_dir: Path) -> Path:
+    """Returns the directory of a run or artefact.
+
+    Raises:
+        ArtefactError: there is none, or it holds no network.
+    """
+    if run is not None and (Path(run) / PLAN_FILE).is_file():
+        return Path(run)
+    path = resolve_run(run, runs_dir, containing=PLAN_FILE)
+    if not (path / PLAN_FILE).is_file():
+        raise ArtefactError(f"{path}: holds no {PLAN_FILE}; it has no network that could be recovered")
+    return path
+
+
+def _dense(plan: Plan, weights: str | None, path: Path) -> LoadedModel:
+    """Loads the network a run started from, as the plan wants it.
+
+    Raises:
+        ModelError: there was none, or it cannot be found.
+        ArtefactError: it is no longer the one the run started from.
+    """
+    ref, asked = plan.model, plan.model.preprocess
+    if ref.source.startswith("cells:") and ref.weights is None:
+        raise ModelError(f"{path}: was not made from a trained network, so nothing can be won back; train it")
+    loaded = load_model(
+        ref.source,
+        weights=weights or ref.weights,
+        classes=ref.classes,
+        input_size=asked.size,
+        channels=len(asked.mean),
+        mean=asked.mean,
+        std=asked.std,
+    )
+    if loaded.ref.weights_sha256 != ref.weights_sha256:
+        raise ArtefactError(
+            f"{weights or ref.weights or ref.source}: is not the checkpoint {path} was made from: it "
+            "changed, or is of another model; pass the right one as --weights"
+        )
+    if plan.attention_rewritten:
+        rewrite_attention_(loaded.module, ref.input_shape)
+    return replace(loaded, module=loaded.module.eval().requires_grad_(False), ref=ref)
+
+
+def _planned(level: str | None, splits: Splits, *, only: bool) -> tuple[Level, ...]:
+    """Returns the levels to try, the highest last."""
+    usual = "full" if has_labels(splits.calibration.images) else "distill"
+    highest = LEVELS[level or usual]
+    if only:
+        return (highest,)
+    known = list(LEVELS.values())
+    return tuple(one for one in known[: known.index(highest) + 1])
+
+
+@contextlib.contextmanager
+def _whole_group() -> Iterator[None]:
+    """Turns the loss of another process into an error that says how to go on.
+
+    Raises:
+        DeviceError: a process of `torchrun` is gone.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if processes() == 1:
+            raise
+        said = str(error).strip().splitlines()[0]
+        raise DeviceError(f"recover: a process of torchrun was lost ({said[:100]})") from None
+
+
+def _was_restarted(runs_dir: Path, name: str | None) -> bool:
+    """Tells whether torchrun has started all processes again, after one of them died."""
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return restarts > 0 and name is not None and (work_directory(runs_dir, name) / BEGUN_FILE).is_file()

@@ -1,0 +1,110 @@
+"""Climbs the levels of a recovery: each starts from the best network so far, and is kept or not."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from edgecompress.core.memo import Memo
+from edgecompress.core.recover_results import Rung, Standing
+from edgecompress.core.types import Record
+from edgecompress.data.readers.synthetic import SyntheticSet
+from edgecompress.pipeline.recover_judge import Seen, is_better
+from edgecompress.pipeline.recover_levels import Level
+from edgecompress.pipeline.recover_scene import Attempt, Scene
+from edgecompress.train.parallel import same_everywhere
+
+
+@dataclass(frozen=True)
+class Climbed:
+    """The best network and how it came about."""
+
+    module: nn.Module
+    ladder: tuple[Rung, ...]
+    seconds: dict[str, float]
+
+
+class _Kept(Record):
+    """What was decided about a level; a recovery that goes on decides the same."""
+
+    after: Standing
+    kept: bool
+
+
+def climb(scene: Scene, levels: Sequence[Level]) -> Climbed:
+    """Tries levels in their order and returns the best network on the selection images."""
+    best, rungs, seconds = scene.start, list[Rung](), dict[str, float]()
+    seen = scene.judge.seen(best)
+    for level in levels:
+        began = time.perf_counter()
+        why = _not_worth_it(scene, level, levels)
+        if why is not None:
+            rungs.append(_skipped(level, seen.standing, why))
+            continue
+        attempt = level.run(scene, copy.deepcopy(best))
+        found = scene.judge.seen(attempt.module)
+        decided = _decided(scene.memo, level, attempt, found, seen)
+        spent = same_everywhere(time.perf_counter() - began)
+        rungs.append(_rung(level, attempt, seen.standing, decided, spent))
+        seconds[level.name] = spent
+        if decided.kept:
+            best, seen = attempt.module, found
+            scene.climbed.append(level.name)
+    return Climbed(best, tuple(rungs), seconds)
+
+
+def _not_worth_it(scene: Scene, level: Level, levels: Sequence[Level]) -> str | None:
+    """Returns why a level on the way to a higher one is passed by; None: it is not."""
+    made = isinstance(scene.splits.calibration.images, SyntheticSet)
+    if level is levels[-1]:
+        return None
+    if level.name == "synthetic" and scene.synthetic is None and not made:
+        return "passed by, as there are real images; --level synthetic or --synthetic RUN asks for it"
+    if level.name == "mimic" and made and any(other.name == "synthetic" for other in levels):
+        return "passed by: its images are synthetic, and level synthetic has them, too"
+    return None
+
+
+def _decided(memo: Memo, level: Level, attempt: Attempt, found: Seen, before: Seen) -> _Kept:
+    return memo.record(
+        f"{level.name} kept",
+        _Kept,
+        lambda: _Kept(after=found.standing, kept=attempt.changed and is_better(found, before)),
+    )
+
+
+def _skipped(level: Level, before: Standing, why: str) -> Rung:
+    return Rung(level=level.name, outcome=why, gain=None, minutes=0.0, kept=False, before=before, after=None)
+
+
+def _rung(level: Level, attempt: Attempt, before: Standing, decided: _Kept, seconds: float) -> Rung:
+    after = decided.after
+    gain = None if after.top1 is None or before.top1 is None else after.top1 - before.top1
+    verdict = "kept: " if decided.kept else "dropped: " if attempt.changed else ""
+    return Rung(
+        level=level.name,
+        outcome=f"{verdict}{attempt.told}; {_change(before, after)}",
+        gain=gain,
+        minutes=round(seconds / 60, 3),
+        kept=decided.kept,
+        before=before,
+        after=after,
+        steps=attempt.steps,
+    )
+
+
+def _change(before: Standing, after: Standing) -> str:
+    told = f"divergence {before.divergence:.4f} -> {after.divergence:.4f}"
+    if before.top1 is None or after.top1 is None:
+        return told
+    return f"top-1 {before.top1:.2f} -> {after.top1:.2f}, {told}"
+
+
+def deal_out(minutes: float, levels: Sequence[Level]) -> dict[str, float]:
+    """Returns the seconds of each level that trains; they add up to all minutes."""
+    whole = sum(level.share for level in levels)
+    return {level.name: 60 * minutes * level.share / whole for level in levels if level.share}
