@@ -30,7 +30,7 @@ def process_group() -> Iterator[None]:
     # addresses of processes that died before torchrun started all again must not be found
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store, own, world = next(rendezvous("env://", timeout=LONGEST_WAIT))
-    store = dist.PrefixStore(f"edgecompress, attempt {attempt}", store)
+    store = dist.PrefixStore(f"edgecompress, attempt {attempt}", store)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=own, world_size=world, timeout=LONGEST_WAIT)
     try:
         yield
