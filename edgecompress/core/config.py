@@ -51,15 +51,17 @@ def load_settings(
 
 
 def _read(path: Path) -> Settings:
+    from edgecompress.core.store import read_text  # imports pydantic
+
     file = path / "run.json" if path.is_dir() else path
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
         content = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{file}: not a text file; settings are TOML or JSON") from None
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # neither parser says so of endless numbers and depths
         raise ConfigError(f"{file}: not valid {file.suffix.lstrip('.') or 'toml'}: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: holds a {type(content).__name__}; settings are keys with values")

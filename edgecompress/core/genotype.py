@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from edgecompress.core.types import AtLeast1, Record
+from edgecompress.core.types import Channels, ClassCount, Record, Side
 from edgecompress.errors import ConfigError
 
 SpaceName = Literal["darts", "nats"]
@@ -32,6 +32,8 @@ INPUTS = {"darts": 2, "nats": 1}
 NODES = {"darts": 4, "nats": 3}
 KINDS: dict[str, tuple[str, ...]] = {"darts": ("normal", "reduction"), "nats": ("normal",)}
 """Kinds of cells that have scores of their own."""
+MOST_CHANNELS, MOST_CELLS = 512, 100
+"""Several times what was ever published: a file must not ask for more memory than there is."""
 KEPT_EDGES = 2
 """A node of the darts space reads so many states."""
 
@@ -66,13 +68,13 @@ class Genotype(Record):
 
     format_version: Literal[1] = 1
     space: SpaceName
-    channels: AtLeast1
+    channels: int = Field(ge=1, le=MOST_CHANNELS)
     """Of the first cells; every reduction doubles them."""
-    cells: int = Field(ge=3)
+    cells: int = Field(ge=3, le=MOST_CELLS)
     """In all."""
-    image: tuple[AtLeast1, AtLeast1, AtLeast1]
+    image: tuple[Channels, Side, Side]
     """Channels, height and width of the images it was searched for."""
-    classes: AtLeast1
+    classes: ClassCount
     normal: Cell
     reduction: Cell | None = None
     """None where reductions are not searched."""
@@ -162,7 +164,13 @@ def _check_operation(space: str, name: str) -> None:
 # Text
 
 
-_CODE = re.compile(r"(darts|nats)-c(\d+)-n(\d+)-(\d+)x(\d+)x(\d+)-k(\d+)-([a-z0-9.,_]+)(?:-([a-z0-9.,_]+))?")
+_COUNT = r"([0-9]{1,9})"
+_CODE = re.compile(
+    rf"(darts|nats)-c{_COUNT}-n{_COUNT}-{_COUNT}x{_COUNT}x{_COUNT}-k{_COUNT}"
+    r"-([a-z0-9.,_]+)(?:-([a-z0-9.,_]+))?"
+)
+_SHOWN = 120
+"""Characters of a text that is no code."""
 
 
 def code_of(genotype: Genotype) -> str:
@@ -183,7 +191,8 @@ def parse_code(text: str) -> Genotype:
     """
     match = _CODE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"cells {text!r}: neither the code of a network of cells nor a .json file")
+        shown = repr(text[:_SHOWN])
+        raise ConfigError(f"cells {shown}: neither the code of a network of cells nor a .json file")
     channels, cells, images, height, width, classes = map(int, match.groups()[1:7])
     try:
         return Genotype.model_validate(
@@ -199,7 +208,7 @@ def parse_code(text: str) -> Genotype:
         )
     except ValidationError as error:
         said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"cells {text!r}: {said}") from None
+        raise ConfigError(f"cells {text[:_SHOWN]!r}: {said}") from None
 
 
 def _cell_code(cell: Cell) -> str:

@@ -87,9 +87,10 @@ def _read_numbers(path: Path) -> Iterator[tuple[str, float]]:
     for line in filter(None, path.read_text(encoding="utf-8", errors="replace").splitlines()):
         try:
             name, value = json.loads(line)
-        except ValueError:  # killed in the middle of it
+            found = str(name), float(value)
+        except (ValueError, TypeError, OverflowError, RecursionError):  # killed in the middle of it
             continue
-        yield str(name), float(value)
+        yield found
 
 
 def _append(path: Path, line: str) -> None:

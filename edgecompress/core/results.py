@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from edgecompress.core.types import Accuracy, ModelRef, Plan, Record, Size
 
 
@@ -121,7 +123,7 @@ class GraphFacts(Record):
 class ExportedFile(Record):
     """One exported file, checked against the network it came from."""
 
-    file: str
+    file: str = Field(pattern=r"^[^/\\.][^/\\]*$")
     """Name within the directory of `export.json`."""
     network: str
     """`dense` or `compressed`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,9 @@ from edgecompress.errors import ArtefactError
 R = TypeVar("R", bound=BaseModel)
 VERSIONS = ("schema_version", "format_version")
 """Fields that say of which version a record is."""
+LARGEST_TEXT_BYTES = 64 * 2**20
+"""Of a file of records, settings or labels: a table of ten thousand blocks has two megabytes, and what is
+read takes many times its size in memory."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -33,14 +37,31 @@ def write_record(path: Path, record: BaseModel, *, indent: int | None = 2) -> No
     write_text(path, record.model_dump_json(indent=indent) + "\n")
 
 
+def read_text(path: Path) -> str:
+    """Returns the text of a file, of at most `LARGEST_TEXT_BYTES`: no more than that is ever read.
+
+    Raises:
+        OSError: it is missing, cannot be read or is larger.
+        UnicodeDecodeError: it is not text.
+    """
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(LARGEST_TEXT_BYTES + 1)
+    except ValueError:  # a name with a zero byte, from another file
+        raise OSError(errno.EINVAL, "that is no name of a file") from None
+    if len(content) > LARGEST_TEXT_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {LARGEST_TEXT_BYTES >> 20} MB; is it another kind of file?")
+    return content.decode("utf-8")
+
+
 def read_record(path: Path, kind: type[R]) -> R:
     """Reads a record written by `write_record`.
 
     Raises:
-        ArtefactError: the file is missing, is not JSON or does not fit `kind`.
+        ArtefactError: the file is missing, too large, is not JSON or does not fit `kind`.
     """
     try:
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+        return kind.model_validate_json(read_text(path))
     except FileNotFoundError:
         raise ArtefactError(f"{path}: there is no such file") from None
     except OSError as error:

@@ -16,6 +16,12 @@ Size = tuple[int, int]
 
 AtLeast1 = Annotated[int, Field(ge=1)]
 AtLeast0 = Annotated[int, Field(ge=0)]
+Side = Annotated[int, Field(ge=1, le=2**14)]
+"""Of an image, in pixels."""
+Channels = Annotated[int, Field(ge=1, le=64)]
+"""Of an image."""
+ClassCount = Annotated[int, Field(ge=1, le=10**6)]
+"""These three bound what a file from elsewhere can make us allocate."""
 
 
 class Record(BaseModel):
@@ -147,13 +153,13 @@ class Narrowing(Record):
 class Preprocess(Record):
     """How an image becomes a tensor: resize the short side, crop the centre, (x/255 - mean) / std."""
 
-    size: Size
+    size: tuple[Side, Side]
     """Height and width after the crop."""
-    resize: int | None = None
+    resize: Side | None = None
     """Short side before the crop; None: images must already have `size`."""
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] = Field(default=(0.485, 0.456, 0.406), min_length=1, max_length=64)
+    std: tuple[float, ...] = Field(default=(0.229, 0.224, 0.225), min_length=1, max_length=64)
     """One value per channel; one channel means grey images."""
 
 
@@ -165,7 +171,7 @@ class ModelRef(Record):
     weights: str | None = None
     """Path of a checkpoint; None: the weights the source brings along, if any."""
     weights_sha256: str | None = None
-    classes: int | None = None
+    classes: ClassCount | None = None
     preprocess: Preprocess
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +20,25 @@ from edgecompress.errors import DataError
 Pixels = npt.NDArray[np.uint8]
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+FORMATS = ("PNG", "JPEG", "MPO", "BMP", "WEBP", "GIF", "TIFF", "PPM")
+"""PIL goes by a file's content, and of the many kinds it knows some run other programs. Phones write MPO and
+call it .jpg."""
+DECODING_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""What PIL ends in where a byte is not what it should be, or where a picture has over 179 million pixels."""
 _EIGHT_BIT_MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
 
 
@@ -31,12 +52,12 @@ def decode(path: Path, preprocess: Preprocess) -> Pixels:
         # PIL warns of odd metadata and large images before it gives the pixels or an error
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path) as image:
+            with Image.open(path, formats=FORMATS) as image:
                 image.load()
                 return fit(image, preprocess)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    except DECODING_ERRORS as error:
         raise DataError(f"{path}: cannot be decoded ({error}); replace or remove the file") from None
 
 

@@ -128,7 +128,12 @@ def list_attached(adb: str) -> tuple[Attached, ...]:
     called = _call_adb(adb, ["devices", "-l"], timeout_s=LIST_TIMEOUT_S, where=adb)
     if called.returncode != 0:
         raise DeviceError(f"{adb}: cannot list devices{_said(called.stderr)}")
-    _, _, table = called.stdout.partition("List of devices attached\n")
+    return parse_attached(called.stdout)
+
+
+def parse_attached(text: str) -> tuple[Attached, ...]:
+    """Reads what `adb devices -l` prints."""
+    _, _, table = text.partition("List of devices attached\n")
     return tuple(_attached(line) for line in table.splitlines() if line.strip())
 
 

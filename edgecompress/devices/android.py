@@ -110,8 +110,8 @@ def read_phone(transport: Transport) -> Phone:
 
 def parse_cores(text: str) -> tuple[Core, ...]:
     """Reads the output of `grep -H` over CORE_FILES; cores that are switched off are left out."""
-    capacities = _per_core(text, r"/cpu(\d+)/cpu_capacity:(\d+)")
-    clocks = _per_core(text, r"/cpu(\d+)/cpufreq/cpuinfo_max_freq:(\d+)")
+    capacities = _per_core(text, r"/cpu(\d{1,4})/cpu_capacity:(\d{1,9})\b")
+    clocks = _per_core(text, r"/cpu(\d{1,4})/cpufreq/cpuinfo_max_freq:(\d{1,9})\b")
     parts = _parts(text)
     online = _online(text)
     numbers = sorted(capacities.keys() | clocks.keys() | parts.keys() | set(online or ()))
@@ -201,7 +201,7 @@ def read_environment(transport: Transport, core: int) -> Environment:
     return Environment(
         temperatures_c=thermal.temperatures_c,
         thermal_status=thermal.status,
-        clock_mhz=int(clock_khz) / 1e3 if clock_khz and clock_khz.isdecimal() else None,
+        clock_mhz=int(clock_khz) / 1e3 if clock_khz and re.fullmatch(r"\d{1,9}", clock_khz) else None,
         charging=_powered(battery),
         battery_percent=None if level is None else round(100 * level / (scale or 100)),
         load=_load(_read(transport, "/proc/loadavg")),
@@ -228,7 +228,7 @@ def _per_core(text: str, pattern: str) -> dict[int, int]:
 def _parts(text: str) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     core, implementer = None, 0
-    for name, value in re.findall(r"cpuinfo:([\w ]+?)\s*: (\w+)", text):
+    for name, value in re.findall(r"cpuinfo:([\w ]+?)\s*: ((?:0x)?[0-9a-fA-F]{1,8})\b", text):
         if name == "processor" and value.isdecimal():
             core = int(value)
         elif name == "CPU implementer":
@@ -243,8 +243,8 @@ def _online(text: str) -> set[int] | None:
     match = re.search(r"/online:([\d,-]+)", text)
     if match is None:
         return None
-    spans = [span.split("-") for span in match[1].split(",")]
-    return {number for span in spans for number in range(int(span[0]), int(span[-1]) + 1)}
+    spans = re.findall(r"\b(\d{1,4})(?:-(\d{1,4}))?\b", match[1])
+    return {number for first, last in spans for number in range(int(first), int(last or first) + 1)}
 
 
 def _read(transport: Transport, path: str) -> str | None:
@@ -253,7 +253,7 @@ def _read(transport: Transport, path: str) -> str | None:
 
 
 def _field(text: str, name: str) -> int | None:
-    match = re.search(rf"^\s*{name}: (-?\d+)\s*$", text, flags=re.MULTILINE)
+    match = re.search(rf"^\s*{name}: (-?\d{{1,9}})\s*$", text, flags=re.MULTILINE)
     return None if match is None else int(match[1])
 
 
@@ -263,5 +263,5 @@ def _powered(battery: str) -> bool | None:
 
 
 def _load(text: str | None) -> float | None:
-    match = re.match(r"\d+(\.\d+)?", text or "")
+    match = re.match(r"\d{1,9}(\.\d+)?(?!\d)", text or "")
     return None if match is None else float(match[0])

@@ -7,6 +7,7 @@ them, also the newer `benchmark_litert_model`, whose summary is in milliseconds.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,7 +176,8 @@ def _timings_ms(lines: Iterable[_Line]) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in lines:
         if match := TIMINGS.match(line.text):
-            found = {name.removesuffix(" (avg)"): float(us) / 1e3 for name, us in TIMING.findall(match[1])}
+            read = _numbers(TIMING.findall(match[1]))
+            found = {name.removesuffix(" (avg)"): us / 1e3 for name, us in read.items()}
     if "no stats" in found:  # what the very first builds called it
         found["Inference"] = found.pop("no stats")
     return found
@@ -186,18 +188,21 @@ def _results_ms(lines: Iterable[_Line]) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in lines:
         if match := RESULT.match(line.text):
-            found[f"{match[1]} {match[2] or ''}".strip()] = float(match[3])
-            if match[4]:
-                found[f"{match[1]} runs"] = float(match[4])
+            name = f"{match[1]} {match[2] or ''}".strip()
+            found |= _numbers([(name, match[3]), (f"{match[1]} runs", match[4] or "")])
     return found
 
 
 def _stretches(lines: Iterable[_Line]) -> list[Stretch]:
     """Returns the `count=...` lines: warm-up, where there is one, then measurement."""
-    pairs = [dict(PAIR.findall(line.text)) for line in lines if line.text.startswith("count=")]
-    return [
-        _stretch({name: float(value) for name, value in one.items()}) for one in pairs if one["count"] != "0"
-    ]
+    found = [_numbers(PAIR.findall(line.text)) for line in lines if line.text.startswith("count=")]
+    return [_stretch(us) for us in found if us.get("count", 0) >= 1]
+
+
+def _numbers(pairs: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """Returns what can be a time or a count by name; anything else was not told."""
+    read = {name: float(text) for name, text in pairs if text}
+    return {name: value for name, value in read.items() if math.isfinite(value) and value >= 0}
 
 
 def _stretch(us: Mapping[str, float]) -> Stretch:

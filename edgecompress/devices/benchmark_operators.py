@@ -5,6 +5,7 @@ Columns come and go between builds, so a row is read by the header above it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -72,7 +73,8 @@ def _operator(row: Mapping[str, str]) -> OpTime | None:
 
 
 def _number(text: str | None) -> float | None:
-    return float(text) if text is not None and re.fullmatch(NUMBER, text) else None
+    found = float(text) if text is not None and re.fullmatch(NUMBER, text) else math.inf
+    return found if math.isfinite(found) else None
 
 
 def _delegated(kind: str, name: str) -> bool | None:

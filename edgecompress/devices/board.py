@@ -156,8 +156,10 @@ def open_session(device: Device, options: Options) -> Iterator[Session]:
 def _own_homes(transport: Transport) -> tuple[str, str]:
     """Returns where the user's own files may lie on a board: the cache, or a temporary folder."""
     script = 'echo "${XDG_CACHE_HOME:-$HOME/.cache}"; id -u'
-    cache, user = run_checked(transport, "sh", "-c", script).splitlines()
-    return f"{cache}/edgecompress", f"/tmp/edgecompress-{user}"
+    told = run_checked(transport, "sh", "-c", script).splitlines()
+    if len(told) != 2 or not told[1].isdecimal():
+        raise DeviceError(f"{transport.where}: does not say who its user is: {' '.join(told)[:80]!r}")
+    return f"{told[0]}/edgecompress", f"/tmp/edgecompress-{told[1]}"
 
 
 @contextlib.contextmanager

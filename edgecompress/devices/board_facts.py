@@ -64,7 +64,7 @@ def read_board(transport: Transport) -> Board:
         said = lines[0][:80] if lines else ""
         raise DeviceError(f"{transport.where}: does not answer as a Linux board: {said!r}")
     kernel, machine, model = (line.strip() for line in lines[:3])
-    governors = re.findall(r"/cpu(\d+)/cpufreq/scaling_governor:(\S+)", told)
+    governors = re.findall(r"/cpu(\d{1,4})/cpufreq/scaling_governor:(\S+)", told)
     return Board(
         title=model or _processor(told) or machine,
         kernel=kernel,
@@ -115,8 +115,8 @@ def read_environment(transport: Transport, cores: Sequence[int]) -> Environment:
     pinned = ("taskset", taskset_mask([core])) if cores else ()
     script = f"{ZONES}; {WORK}; grep -Hs . {files}"
     told = transport.run([*pinned, "sh", "-c", script], timeout_s=TIMEOUT_S).out
-    load = re.search(r"/proc/loadavg:(\d+\.\d+)", told)
-    clock = re.search(r"/scaling_cur_freq:(\d+)", told)
+    load = re.search(r"/proc/loadavg:(\d{1,9}\.\d+)", told)
+    clock = re.search(r"/scaling_cur_freq:(\d{1,9})\b", told)
     return Environment(
         temperatures_c=parse_zones(told).temperatures_c,
         clock_mhz=None if clock is None else int(clock[1]) / 1e3,

@@ -66,7 +66,7 @@ def read_result(done: Done, *, file: str, where: str) -> Result:
         DeviceError: the runner itself cannot run, took too long, or was killed.
     """
     if done.code == 0:
-        return _parse(done.out)
+        return _parse(done.out, where=where)
     said = last_line(done.err)
     own = said.removeprefix(f"{RUNNER}: ")
     if done.code == 132:
@@ -84,17 +84,23 @@ def read_result(done: Done, *, file: str, where: str) -> Result:
     raise DeviceError(f"{where}: the runner failed: {own}")
 
 
-def _parse(out: str) -> Result:
-    timings = re.search(r"^Inference timings in us: Init: ([\d.]+), First inference: ([\d.]+)", out, re.M)
-    assert timings is not None, "the runner prints this before it exits with 0"
-    shares = re.search(r"^cpu_us=([\d.]+) wall_us=([\d.]+)$", out, re.M)
+def _parse(out: str, *, where: str) -> Result:
+    timings = re.search(rf"^Inference timings in us: Init: {_US}, First inference: {_US}", out, re.M)
+    samples_ms = tuple(float(us) / 1e3 for us in re.findall(rf"^sample_us={_US}$", out, re.M))
+    if timings is None or not samples_ms or min(samples_ms) <= 0:
+        raise DeviceError(f"{where}: the runner's timings are missing or cut off: {last_line(out)}")
+    shares = re.search(rf"^cpu_us={_US} wall_us={_US}$", out, re.M)
+    busy = None if shares is None or not float(shares[2]) else float(shares[1]) / float(shares[2])
     return Result(
         init_ms=float(timings[1]) / 1e3,
         first_ms=float(timings[2]) / 1e3,
-        samples_ms=tuple(float(us) / 1e3 for us in re.findall(r"^sample_us=([\d.]+)$", out, re.M)),
-        interference=None if shares is None else max(0.0, 1 - float(shares[1]) / float(shares[2])),
+        samples_ms=samples_ms,
+        interference=None if busy is None else max(0.0, 1 - busy),
         fully_delegated="\nfully_delegated=1\n" in out,
     )
+
+
+_US = r"(\d{1,15}(?:\.\d{1,15})?)"
 
 
 def prepared_runner(machine: str, *, name: str, where: str) -> Built:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from edgecompress.core.counts import CountModel, Counts, modelled_ms, pick_model
 from edgecompress.core.device import Cluster, Device
@@ -22,7 +24,7 @@ from edgecompress.devices.litert_graph import operators_outside_delegate
 from edgecompress.devices.native.build import cache_directory
 from edgecompress.devices.native.emulation import Prepared, find_emulation
 from edgecompress.devices.qemu import counted_marks
-from edgecompress.devices.tflite_contents import read_contents
+from edgecompress.devices.tflite_contents import Contents, read_contents
 from edgecompress.errors import ArtefactError, ConfigError, DeviceError
 
 
@@ -42,9 +44,23 @@ def count(file: Path, prepared: Prepared, *, timeout_s: float = 300.0) -> Counts
     with contextlib.suppress(ArtefactError):  # not counted yet, or damaged
         return read_record(place, Counts)
     counted = counted_marks(file, prepared, timeout_s=timeout_s)[-1]
-    counts = Counts(**counted, weight_bytes=contents.weight_bytes, operators=contents.operators)
+    counts = as_counts(counted, contents, file=file.name)
     write_record(place, counts)
     return counts
+
+
+def as_counts(counted: Mapping[str, int], contents: Contents, *, file: str) -> Counts:
+    """Returns what was counted up to a mark as a record.
+
+    Raises:
+        DeviceError: counters are missing or do not add up.
+    """
+    told = {**counted, "weight_bytes": contents.weight_bytes, "operators": contents.operators}
+    try:
+        return Counts.model_validate(told)
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].lower()
+        raise DeviceError(f"{file}: what was counted is incomplete: {said}; try again") from None
 
 
 def _place(file: Path, prepared: Prepared) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from edgecompress.core.device import Device
+from edgecompress.core.store import read_text
 from edgecompress.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -92,12 +93,12 @@ def _read_device(path: Path) -> Device:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file; device files are TOML") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # the parser has no error of its own for endless numbers
         raise ConfigError(f"{path}: not valid toml: {error}") from None
 
 

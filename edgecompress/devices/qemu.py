@@ -91,9 +91,9 @@ def parse_marks(text: str, *, file: str) -> list[dict[str, int]]:
     Raises:
         DeviceError: marks are missing.
     """
-    lines = [dict(word.split("=", 1) for word in line.split()) for line in text.splitlines()]
-    marks = [{name: int(value) for name, value in line.items()} for line in lines]
-    if [one.pop("mark") for one in marks] != list(range(LAST_MARK + 1)):
+    lines = [re.findall(r"(\w+)=(\d{1,18})(?!\S)", line) for line in text.splitlines()]
+    marks = [{name: int(value) for name, value in line} for line in lines]
+    if [one.pop("mark", None) for one in marks] != list(range(LAST_MARK + 1)):
         raise DeviceError(f"{file}: {len(marks)} of {LAST_MARK + 1} marks were counted; try again")
     return marks
 

@@ -30,10 +30,11 @@ class Thermal:
 
 def parse_thermalservice(text: str) -> Thermal:
     """Reads `dumpsys thermalservice`; its block of cached temperatures is out of date and ignored."""
-    status = re.search(r"^Thermal Status: (\d+)", text, flags=re.MULTILINE)
+    status = re.search(r"^Thermal Status: (\d{1,9})\b", text, flags=re.MULTILINE)
     _, _, rest = text.partition(HAL_TITLE)
     current = takewhile(lambda line: "Temperature{" in line, rest.strip().splitlines())
-    found = re.findall(r"\{mValue=(-?[\d.]+), mType=(-?\d+), mName=([^,}]+)", "\n".join(current))
+    form = r"\{mValue=(-?\d+(?:\.\d+)?), mType=(-?\d{1,9}), mName=([^,}]+)"
+    found = re.findall(form, "\n".join(current))
     readings = [(name, int(kind), float(value)) for value, kind, name in found]
     readings = [one for one in readings if one[1] not in HAL_NOT_TEMPERATURES and _plausible(one[2])]
     return Thermal(

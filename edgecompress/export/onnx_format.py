@@ -58,13 +58,19 @@ def inspect(file: Path) -> GraphFacts:
     graph = _loaded(file).graph
     first = graph.input[0].type.tensor_type
     kinds = Counter(node.op_type for node in graph.node)
-    return GraphFacts(
-        operators=dict(sorted(kinds.items())),
-        transposes=kinds["Transpose"],
-        outside_delegate=None,
-        input_shape=tuple(axis.dim_value for axis in first.shape.dim),
-        input_type=str(onnx.helper.tensor_dtype_to_np_dtype(first.elem_type)),
-    )
+    try:
+        return GraphFacts(
+            operators=dict(sorted(kinds.items())),
+            transposes=kinds["Transpose"],
+            outside_delegate=None,
+            input_shape=tuple(axis.dim_value for axis in first.shape.dim),
+            input_type=str(onnx.helper.tensor_dtype_to_np_dtype(first.elem_type)),
+        )
+    except (KeyError, TypeError, ValueError):  # names that are no text, types that are none
+        raise ExportError(f"{file.name}: {_NOT_ONNX}") from None
+
+
+_NOT_ONNX = "not an ONNX file, or a part is missing; export it again"
 
 
 def _loaded(file: Path) -> ModelProto:
@@ -79,7 +85,7 @@ def _loaded(file: Path) -> ModelProto:
     except decode_error:
         proto = None
     if proto is None or not proto.graph.input:  # an empty file decodes, to nothing
-        raise ExportError(f"{file.name}: not an ONNX file, or a part is missing; export it again")
+        raise ExportError(f"{file.name}: {_NOT_ONNX}")
     return proto
 
 

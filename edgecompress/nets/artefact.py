@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from edgecompress.core.costs import block_params
 from edgecompress.core.store import read_record, write_record
 from edgecompress.core.types import Plan
 from edgecompress.errors import ArtefactError, ModelError
@@ -18,6 +19,7 @@ from edgecompress.nets.attention_rewrite import rewrite_attention_
 from edgecompress.nets.modules import block_module, replace_
 from edgecompress.nets.narrowing import narrow_like_
 from edgecompress.nets.sources import build_module
+from edgecompress.nets.user_code import check_consent
 
 PLAN_FILE = "plan.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -38,17 +40,23 @@ def save_artefact(directory: Path, plan: Plan, model: nn.Module) -> None:
         raise ArtefactError(f"{directory / WEIGHTS_FILE}: could not be written: {error}") from None
 
 
-def load(path: str | Path, *, model: nn.Module | None = None) -> nn.Module:
+def load(path: str | Path, *, model: nn.Module | None = None, trust_code: bool = False) -> nn.Module:
     """Rebuilds the compressed model of a run or artefact directory, in eval mode.
 
-    `model` is the dense network to start from when its source is not at hand; it is changed in place.
+    `model` is the dense network to start from when its source is not at hand; it is changed in place. Without
+    it a plan may name a Python file to run: one outside of the current folder, or in the artefact itself, is
+    run only with `trust_code`.
 
     Raises:
-        ArtefactError: a file is missing or damaged, or the weights do not fit the plan.
+        ArtefactError: a file is missing or damaged, the weights do not fit the plan, or it names code that is
+            not trusted.
         ModelError: the model's source cannot be found.
     """
     directory = Path(path)
-    plan = read_plan(directory)
+    plan = read_record(directory / PLAN_FILE, Plan)
+    if model is None and not trust_code:
+        check_consent(plan.model.source, artefact=directory)
+    _check_promised(plan, directory / WEIGHTS_FILE)
     network = build_module(plan.model) if model is None else model
     try:
         rewrite_(network, plan)
@@ -59,12 +67,30 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> nn.Module:
 
 
 def read_plan(directory: Path) -> Plan:
-    """Reads the plan of a run or artefact directory.
+    """Reads the plan of a run or artefact directory, whose network may then be built.
 
     Raises:
-        ArtefactError: there is none, or it is damaged.
+        ArtefactError: there is none, it is damaged, or it names code that is not trusted.
     """
-    return read_record(directory / PLAN_FILE, Plan)
+    plan = read_record(directory / PLAN_FILE, Plan)
+    check_consent(plan.model.source, artefact=directory)
+    return plan
+
+
+def _check_promised(plan: Plan, file: Path) -> None:
+    """Makes sure that blocks are no larger than their file, before memory is taken for them."""
+    promised = sum(block_params(block) for choice in plan.choices for block in choice.blocks)
+    try:
+        size_bytes = file.stat().st_size
+    except FileNotFoundError:
+        raise ArtefactError(f"{file}: there is no such file") from None
+    except OSError as error:
+        raise ArtefactError(f"{file}: cannot be read: {error.strerror or error}") from None
+    if promised > size_bytes:
+        raise ArtefactError(
+            f"{file}: does not fit {PLAN_FILE}: {size_bytes} bytes cannot hold {promised} weights; "
+            "was one of them replaced?"
+        )
 
 
 def rewrite_(network: nn.Module, plan: Plan) -> None:

@@ -92,10 +92,12 @@ def _cut_(model: nn.Module, narrowings: Sequence[Narrowing], kept: Kept) -> None
     lost: dict[tuple[str, Axis], list[Tensor]] = defaultdict(list)
     heads: list[tuple[Any, int]] = []
     for one in narrowings:
+        for cut in one.cuts:
+            _check_within(model, cut, one.before)  # before lists of that length are made
         gone = sorted(set(range(one.before)) - set(kept[one.group]))
         for cut in one.cuts:
             if cut.axis == "head_dim":
-                heads.append((_with_heads(model, cut.module, one.before), one.after))
+                heads.append((layer_named(model, cut.module), one.after))
             else:
                 lost[cut.module, cut.axis].append(entries(cut, gone, one.before))
     stays = {place: _staying(model, *place, torch.cat(parts)) for place, parts in lost.items()}
@@ -105,18 +107,20 @@ def _cut_(model: nn.Module, narrowings: Sequence[Narrowing], kept: Kept) -> None
         attention.head_dim = head_dim
 
 
-def _with_heads(model: nn.Module, name: str, head_dim: int) -> nn.Module:
-    module = layer_named(model, name)
-    found = getattr(module, "head_dim", None)
-    if found != head_dim:
-        raise ModelError(f"{name}: has heads of {found} dimensions, not of {head_dim}")
-    return module
+def _check_within(model: nn.Module, cut: Cut, units: int) -> None:
+    name, module = cut.module, layer_named(model, cut.module)
+    if cut.axis == "head_dim":
+        found = getattr(module, "head_dim", None)
+        if found != units:
+            raise ModelError(f"{name}: has heads of {found} dimensions, not of {units}")
+        return
+    width, needed = _width(module, name, cut.axis), cut.offset + cut.repeats * units * cut.run
+    if needed > width:
+        raise ModelError(f"{name}: has {width} {cut.axis}, no entry {needed - 1}")
 
 
 def _staying(model: nn.Module, name: str, axis: Axis, lost: Tensor) -> Tensor:
     width = _width(layer_named(model, name), name, axis)
-    if int(lost.max()) >= width:
-        raise ModelError(f"{name}: has {width} {axis}, no entry {int(lost.max())}")
     stays = torch.ones(width, dtype=torch.bool)
     stays[lost] = False
     return stays.nonzero().flatten()

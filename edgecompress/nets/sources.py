@@ -14,7 +14,6 @@ weights, the same on every call, unless the zoo brings a checkpoint for it or on
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,6 @@ DEFAULT_FACTORY = "model"
 """What `path/to/file.py` without a factory calls."""
 
 _USER_INPUT = Preprocess(size=(224, 224), resize=256)
-_FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<factory>[^:/\\]+))?")
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ def _locate(source: str) -> _Place:
     prefix, _, name = source.partition(":")
     if prefix in _PLACES:
         return _PLACES[prefix](name)
-    if match := _FILE.fullmatch(source):
+    if match := user_code.FILE_SOURCE.fullmatch(source):
         return _file_place(Path(match["path"]).resolve(), match["factory"] or DEFAULT_FACTORY)
     raise ConfigError(_unknown_source(source))
 

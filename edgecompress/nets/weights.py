@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
+import struct
 import warnings
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from edgecompress.core.unpacking import check_archive
 from edgecompress.errors import WeightsError
 
 PICKLE_SUFFIXES = (".pth", ".pt", ".th", ".bin")
@@ -29,6 +32,19 @@ _COUNTER = "num_batches_tracked"
 
 _SHOWN = 3
 _DAMAGED = "cut off, damaged or not a checkpoint"
+_DAMAGE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What torch's reader ends in where a byte is not what it should be."""
 _SAVE_HINT = "save model.state_dict() with torch.save, or convert it to safetensors"
 
 
@@ -63,14 +79,25 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise WeightsError(f"{path}: not a whole safetensors file ({error}); copy it again") from None
 
 
+def _check_unpacked(path: Path) -> None:
+    """Makes sure that an archive is no trap: torch unpacks whatever it is given."""
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        check_archive(path)
+    except (*_DAMAGE, zipfile.BadZipFile) as error:
+        raise WeightsError(f"{path}: cannot be a checkpoint: {error}; {_SAVE_HINT}") from None
+
+
 def _read_pickle(path: Path) -> object:
+    _check_unpacked(path)
     try:
         with warnings.catch_warnings():  # archives of other kinds warn before they are refused
             warnings.simplefilter("ignore")
             content: object = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(f"{path}: {_why_refused(str(error))}") from None
-    except (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         kind = "a TorchScript archive" if "TorchScript" in str(error) else _DAMAGED
         raise WeightsError(f"{path}: {kind}; {_SAVE_HINT}") from None
     return content

@@ -18,6 +18,7 @@ from edgecompress.nets.attention_rewrite import rewrite_attention_
 from edgecompress.nets.families import family_named
 from edgecompress.nets.profile import profile
 from edgecompress.nets.sources import load_model
+from edgecompress.nets.user_code import check_consent
 from edgecompress.search.spectra import singular_values
 
 MOST_VALUES = 96
@@ -97,6 +98,7 @@ def _channels(shape: tuple[int, ...]) -> int:
 
 def _dense(plan: Plan) -> nn.Module:
     ref = plan.model
+    check_consent(ref.source, artefact=None)
     loaded = load_model(
         ref.source,
         weights=ref.weights,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from edgecompress.core.store import read_text
 from edgecompress.core.types import Preprocess
 from edgecompress.data.image_sets import ArraySet
-from edgecompress.data.pixels import Pixels
+from edgecompress.data.pixels import DECODING_ERRORS, Pixels
 from edgecompress.data.sources import Reader, Source, divided
 from edgecompress.errors import DataError
 
@@ -45,23 +47,27 @@ def _part(directory: Path, batches: list[Path], labels: str, preprocess: Preproc
 
 def _read_batch(path: Path) -> Pixels:
     try:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
+        with warnings.catch_warnings():  # 50,000 images in one picture are many pixels, and no attack
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path, formats=("PNG",)) as picture:
+                _check_width(path, picture.width)
+                pixels = np.asarray(picture.convert("RGB"))
+    except DECODING_ERRORS as error:
         raise DataError(f"{path}: cannot be decoded ({error}); fetch the file again") from None
-    if pixels.shape[1] != _SIDE * _SIDE:
-        raise DataError(
-            f"{path}: rows of {pixels.shape[1]} pixels; a row must be one image of {_SIDE}x{_SIDE}"
-        )
     return pixels.reshape(-1, _SIDE, _SIDE, 3)
+
+
+def _check_width(path: Path, width: int) -> None:
+    if width != _SIDE * _SIDE:
+        raise DataError(f"{path}: rows of {width} pixels; a row must be one image of {_SIDE}x{_SIDE}")
 
 
 def _read_labels(path: Path) -> list[int]:
     try:
-        labels = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        labels = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: labels cannot be read: {error}") from None
-    if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
+    if not isinstance(labels, list) or not all(type(label) is int and label < 2**31 for label in labels):
         raise DataError(f"{path}: not a list of class indices")
     return labels
 

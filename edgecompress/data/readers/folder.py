@@ -8,8 +8,11 @@ DIR/train/..., DIR/test/... each in one of the forms above; `val` where there is
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
+from edgecompress.core.store import read_text
 from edgecompress.core.types import Preprocess
 from edgecompress.data.image_sets import FileSet
 from edgecompress.data.sources import Reader, Source, divided
@@ -90,7 +93,7 @@ def _open_listed(directory: Path, preprocess: Preprocess) -> FileSet:
         file, label = _parse_line(line, where=f"{source}, line {number}")
         if directory / file in listed:
             raise DataError(f"{source}, line {number}: {file!r} is listed twice")
-        if not (directory / file).is_file():
+        if not os.path.isfile(directory / file):  # noqa: PTH113  Path's own raises for names that are too long
             raise DataError(f"{source}, line {number}: there is no file {file!r}")
         listed[directory / file] = label
     if not listed:
@@ -100,14 +103,14 @@ def _open_listed(directory: Path, preprocess: Preprocess) -> FileSet:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as text: {error}") from None
 
 
 def _parse_line(line: str, *, where: str) -> tuple[str, int]:
     fields = line.rsplit(maxsplit=1)
-    if len(fields) != 2 or not fields[1].isdecimal():
+    if len(fields) != 2 or not re.fullmatch(r"[0-9]{1,9}", fields[1]):
         raise DataError(f"{where}: {line.strip()!r} is not `file class-index`")
     return fields[0].strip(), int(fields[1])
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 import zlib
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from edgecompress.core.types import Preprocess
+from edgecompress.core.unpacking import check_unpacked
 from edgecompress.data.image_sets import ArraySet
 from edgecompress.data.sources import Reader, Source, divided
 from edgecompress.errors import DataError
 
 _UNSIGNED_BYTE = 0x08
+_MOST_AXES = 8
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
@@ -24,25 +28,30 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     Raises:
         DataError: the file is missing, damaged, cut off or holds another type of number.
     """
-    raw = _read_bytes(path)
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _UNSIGNED_BYTE:
-        raise DataError(f"{path}: not an idx file of unsigned bytes; is it damaged?")
-    start = 4 + 4 * raw[3]
-    if len(raw) < start:
-        raise DataError(f"{path}: the idx header is cut off; fetch the file again")
-    shape = struct.unpack(f">{raw[3]}I", raw[4:start])
-    body = np.frombuffer(raw, np.uint8, offset=start)
-    if body.size != (expected := int(np.prod(shape, dtype=np.int64))):
-        raise DataError(f"{path}: {body.size} bytes where the header promises {expected}; fetch it again")
-    return body.reshape(shape)
-
-
-def _read_bytes(path: Path) -> bytes:
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (OSError, EOFError, zlib.error) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            return _read_array(path, stream)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path}: could not be read: {error}") from None
+
+
+def _read_array(path: Path, stream: gzip.GzipFile | BufferedReader) -> npt.NDArray[np.uint8]:
+    """Reads no more than the header promises, however much may follow."""
+    start = stream.read(4)
+    if len(start) < 4 or start[:2] != b"\0\0" or start[2] != _UNSIGNED_BYTE:
+        raise DataError(f"{path}: not an idx file of unsigned bytes; is it damaged?")
+    head = stream.read(4 * start[3])
+    if len(head) < 4 * start[3] or start[3] > _MOST_AXES:
+        raise DataError(f"{path}: the idx header is cut off or damaged; fetch the file again")
+    shape = struct.unpack(f">{start[3]}I", head)
+    check_unpacked(path, expected := math.prod(shape))
+    body = np.frombuffer(stream.read(expected + 1), np.uint8)
+    if body.size != expected:
+        least = "at least " if body.size > expected else ""
+        raise DataError(
+            f"{path}: {least}{body.size} bytes where the header promises {expected}; fetch it again"
+        )
+    return body.reshape(shape)
 
 
 def open_idx(path: str, preprocess: Preprocess) -> Source:

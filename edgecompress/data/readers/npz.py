@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgecompress.core.types import Preprocess
+from edgecompress.core.unpacking import check_archive
 from edgecompress.data.image_sets import ArraySet
 from edgecompress.data.sources import Reader, Source, divided
 from edgecompress.errors import DataError
@@ -45,12 +48,36 @@ def _part(name: str, arrays: Arrays, part: str, preprocess: Preprocess) -> Array
 def _load(path: str) -> Arrays:
     try:
         with Path(path).open("rb") as stream:  # NumPy leaves it open when the archive is damaged
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+            if stream.read(len(_BARE)) == _BARE:
                 raise DataError(f"{path}: one bare array; save images and labels with numpy.savez")
-            return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: not a readable .npz of plain arrays: {error}") from None
+        check_archive(Path(path))
+        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            found = {key: archive[key] for key in archive.files}
+    except _DAMAGE as error:
+        said = str(error).partition("\n")[0]
+        raise DataError(f"{path}: not a readable .npz of plain arrays: {said}") from None
+    return {key: value for key, value in found.items() if isinstance(value, np.ndarray)}
+
+
+_BARE = b"\x93NUMPY"
+"""How a file with one array begins."""
+_DAMAGE = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy ends in where a byte is not what it should be."""
 
 
 READER = Reader(
