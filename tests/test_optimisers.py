@@ -2,6 +2,8 @@
 
 import copy
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -288,3 +290,15 @@ def test_a_weight_of_two_layers_is_trained_once():
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     net[1].weight = net[0].weight
     assert decayed_names(net) == {"0.weight"}
+
+
+def test_the_loop_of_the_docs_trains():
+    page = Path(__file__).parents[1] / "docs" / "optimisers.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    net = normed_net()
+    before = vector(net.parameters())
+    given = {"net": net, "batches": [batch()], "epochs": 3, "mean_train_loss": 1.0, "validation_loss": 1.1}
+    scope = given | {"torch": torch, "F": nn.functional}
+    exec(code, scope)
+    assert not torch.equal(vector(net.parameters()), before)
+    assert scope["optimizer"].radius_now == pytest.approx(0.5)

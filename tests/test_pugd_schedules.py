@@ -128,6 +128,10 @@ def test_momentum_can_be_rescaled_when_the_trigger_fires(base):
     name, share = ("momentum_buffer", 1.0) if base is torch.optim.SGD else ("exp_avg", 0.1)
     kept = 0.9 * share * next(raw.parameters()).grad  # of the one step before
     torch.testing.assert_close(found[0][name] - found[1][name], kept * (1 - 1 / size))
+    if base is torch.optim.Adam:
+        squares = 0.999 * 0.001 * next(raw.parameters()).grad.square()
+        difference = found[0]["exp_avg_sq"] - found[1]["exp_avg_sq"]
+        torch.testing.assert_close(difference, squares * (1 - 1 / size**2))
 
 
 def test_observing_without_progress_says_so():

@@ -20,6 +20,7 @@ from edgecompress.train.checkpoint import load_state, save_state
 from edgecompress.train.optimisers.asam import ASAM
 from edgecompress.train.optimisers.pugd import PUGDRTS
 from edgecompress.train.optimisers.sam import SAM
+from edgecompress.train.perturbation import has_direction
 from edgecompress.train.radius_schedules import const, parse_radius
 from edgecompress.train.timing import parse_timing
 
@@ -96,6 +97,17 @@ def test_dropout_is_drawn_again_unless_asked_otherwise(same):
     assert torch.equal(torch.rand(1), after) is same  # chance goes on as after one pass
 
 
+def test_chance_goes_on_from_the_first_pass_however_much_the_second_draws():
+    net, drawn = normed_net(), iter([2, 5])
+    optimizer = PUGDRTS(net.parameters(), lr=0.1, same_randomness=True)
+    torch.manual_seed(0)
+    step(net, optimizer, times=lambda: 1 + torch.rand(next(drawn)).mean())
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    torch.rand(2)
+    assert torch.equal(torch.rand(1), after)
+
+
 def test_layers_that_chance_leaves_out_do_no_harm():
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     used = iter([first, second])
@@ -130,14 +142,30 @@ def test_a_gradient_that_is_not_finite_makes_no_step(kind, value):
     assert not torch.equal(vector(net.parameters()), before)
 
 
+def test_nor_does_it_before_a_trigger_has_fired():
+    net = normed_net()
+    optimizer = PUGDRTS(net.parameters(), lr=0.1, timing=parse_timing("variance"))
+    before = vector(net.parameters())
+    step(net, optimizer, factor=math.nan)
+    assert torch.equal(vector(net.parameters()), before)
+    assert (optimizer.skipped["steps"], optimizer.timing.recent) == (1, [])
+
+
 @KINDS
-def test_a_second_gradient_that_is_not_finite_makes_no_step(kind):
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_second_gradient_that_is_not_finite_makes_no_step(kind, value):
     net = normed_net()
     optimizer = kind(net.parameters(), lr=0.1)
-    before, factors = vector(net.parameters()), iter([1.0, math.nan])
+    before, factors = vector(net.parameters()), iter([1.0, value])
     step(net, optimizer, times=lambda: next(factors))
     assert torch.equal(vector(net.parameters()), before)
     assert optimizer.skipped["steps"] == 1
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-13, math.inf, math.nan])
+def test_nothing_without_a_direction_is_divided_by_its_norm(norm):
+    assert not has_direction(norm)
+    assert has_direction(1e-12)
 
 
 def test_no_gradient_is_no_step():
