@@ -42,6 +42,7 @@ from edgecompress.nets.sources import LoadedModel, load_model
 from edgecompress.pipeline.elastic_sizes import Sizing, cut_to, prepare_sizes, renew_norms_
 from edgecompress.pipeline.evaluate import accuracy
 from edgecompress.pipeline.material import Material
+from edgecompress.pipeline.preparation import Setting
 from edgecompress.search.contract import shape_costs
 from edgecompress.train.contract import MethodOptions, TrainMethod
 from edgecompress.train.images import TrainingImages, parse_changes
@@ -167,7 +168,9 @@ def _sized(scene: Scene, network: nn.Module, told: dict[str, Any]) -> Iterator[d
     layers, unfit = find_layers(network, names, scene.shape)
     material = Material(loaded, layers, unfit, scene.splits)
     mode = scene.options.mode
-    prepared = prepare_sizes(material.setting(shape_costs(material.totals)), Sizing(mode), NO_PROGRESS)
+    prepared = prepare_sizes(
+        Setting(network, layers, shape_costs(material.totals)), Sizing(mode), NO_PROGRESS
+    )
     told = told | {"mode": mode, "lr": scene.options.lr, "pilot": scene.options.pilot}
     yield told | {"share": 1.0, "macs": material.totals["macs"], "top1": _top1(scene, network)}
     for share in SHARES:

@@ -28,6 +28,9 @@ def recover(
     minutes: Annotated[
         float, typer.Option(min=0, metavar="N", help="For all levels that train, together.")
     ] = 10.0,
+    steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="In place of minutes, for equal runs anywhere.")
+    ] = None,
     preset: Annotated[
         str, typer.Option(metavar="NAME", help="Settings of these levels: ours, svd-nas, few-sample, thesis.")
     ] = "ours",
@@ -96,6 +99,7 @@ def recover(
             level=level,
             only=only,
             minutes=minutes,
+            steps=steps,
             preset=preset,
             optimizer=optimizer,
             lr=lr,

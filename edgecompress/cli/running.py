@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -18,6 +19,20 @@ from edgecompress.errors import EdgeCompressError
 if TYPE_CHECKING:
     from edgecompress.core.types import Record
 
+LESS_MEMORY = "end other programs, or take fewer or smaller images"
+FAULTS_OF_SYSTEM = {
+    errno.ENOSPC: "free some space, or set TMPDIR to another disk",
+    errno.EDQUOT: "free some space, or set TMPDIR to another disk",
+    errno.EFBIG: "write to a disk that takes larger files",
+    errno.EROFS: "write to another folder",
+    errno.EACCES: "ask for the right to it, or take another",
+    errno.EPERM: "ask for the right to it, or take another",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.EMFILE: "raise the limit with `ulimit -n`",
+    errno.ENOMEM: LESS_MEMORY,
+    errno.EIO: "check the disk",
+}
+"""What goes wrong with disks and memory wherever they are used, and what to do."""
 STOPPED = 130
 """What shells return for a command ended by Ctrl-C."""
 
@@ -41,11 +56,30 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except EdgeCompressError as error:
-        typer.echo(f"edgecompress: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from None
+        raise _told(str(error)) from None
+    except (OSError, MemoryError, RuntimeError) as error:
+        said = _fault_of_system(error)
+        if said is None:
+            raise
+        raise _told(said) from None
     except KeyboardInterrupt as stop:
         typer.echo(f"edgecompress: stopped{f'; {stop}' if str(stop) else ''}", err=True)
         raise typer.Exit(STOPPED) from None
+
+
+def _told(message: str) -> typer.Exit:
+    typer.echo(f"edgecompress: {' '.join(message.split())}", err=True)
+    return typer.Exit(1)
+
+
+def _fault_of_system(error: Exception) -> str | None:
+    """Returns what a full disk or memory is called; None for anything that is a bug of ours."""
+    if isinstance(error, OSError) and error.errno in FAULTS_OF_SYSTEM:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}; {FAULTS_OF_SYSTEM[error.errno]}"
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch raises RuntimeError
+        return f"out of memory; {LESS_MEMORY}"
+    return None
 
 
 def show(result: Record, *, as_json: bool) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -108,6 +111,33 @@ def _blaming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ArtefactError(f"{path}: could not be written: {error.strerror or error}") from None
+
+
+def sweep_temporaries(path: Path) -> None:
+    """Removes what processes that were killed while writing `path` left; nobody else may be writing it."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        if re.fullmatch(re.escape(f".{path.name}.") + "[a-z0-9_]{8}", left.name) and left.is_file():
+            left.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked_directory(path: Path) -> Iterator[None]:
+    """Waits until no other process is within this block for the same directory, which is made if need be.
+
+    A process that is killed lets go by itself, and nothing is left behind: the directory itself is locked.
+
+    Raises:
+        ArtefactError: the directory cannot be made.
+    """
+    with _blaming(path):
+        path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network disks lock nothing; the rest is whole without it
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from pydantic import Field, FiniteFloat, ValidationError
 
 from edgecompress.core.latency_table import Heading, TableEntry
 from edgecompress.core.statistics import check_alike
+from edgecompress.core.store import sweep_temporaries
 from edgecompress.core.types import Record
 from edgecompress.errors import ArtefactError, ConfigError
 
@@ -107,6 +108,7 @@ def locked(table: Path) -> Iterator[Path]:
     with _blaming(table):
         stream = _locked_stream(path, table)
     with stream:
+        sweep_temporaries(table)
         try:
             yield path
         finally:

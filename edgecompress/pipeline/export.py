@@ -18,7 +18,14 @@ from edgecompress.core.plugins import discover, pick
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.results import ExportedFile, ExportResult, ParityResult
 from edgecompress.core.runs import installed_versions
-from edgecompress.core.store import read_record, replacing, sha256_of, write_record
+from edgecompress.core.store import (
+    locked_directory,
+    read_record,
+    replacing,
+    sha256_of,
+    sweep_temporaries,
+    write_record,
+)
 from edgecompress.core.types import ModelRef, Size
 from edgecompress.errors import ArtefactError, ConfigError
 from edgecompress.export.contract import Converter, Format
@@ -112,8 +119,9 @@ def export(
     with tempfile.TemporaryDirectory() as scratch:
         job = _Job(subject, shown, kinds, chosen, others, limits, dynamic_batch, Path(scratch), progress)
         files = [file for name in subject.networks for file in _exported(job, name)]
-        _place(Path(scratch), directory, files)
-    return _recorded(subject.ref, directory, files, shown)
+        with locked_directory(directory):  # two exports at once: each file fits what is said of it
+            _place(Path(scratch), directory, files)
+            return _recorded(subject.ref, directory, files, shown)
 
 
 @dataclass(frozen=True)
@@ -271,6 +279,7 @@ def _described(made: _Made, file: Path, precision: str, parity: ParityResult, st
 
 def _place(scratch: Path, directory: Path, files: Sequence[ExportedFile]) -> None:
     for one in files:
+        sweep_temporaries(directory / one.file)
         with replacing(directory / one.file) as temporary:
             shutil.copyfile(scratch / one.file, temporary)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from edgecompress.core.types import Plan
 from edgecompress.core.unfinished import BEGUN_FILE, Start, resumable_run
 from edgecompress.data.readers.synthetic import open_synthetic
 from edgecompress.data.splits import Splits
-from edgecompress.errors import ArtefactError, ConfigError, DataError, DeviceError, ModelError
+from edgecompress.errors import ArtefactError, ConfigError, DataError, ModelError
 from edgecompress.nets.artefact import PLAN_FILE, WEIGHTS_FILE, load, read_plan, save_artefact
 from edgecompress.nets.attention_rewrite import rewrite_attention_
 from edgecompress.nets.sources import LoadedModel, load_model
@@ -30,7 +28,7 @@ from edgecompress.pipeline.evaluate import batch_size
 from edgecompress.pipeline.material import Material
 from edgecompress.pipeline.recover_images import has_labels, images_of_run, recovery_splits
 from edgecompress.pipeline.recover_judge import SelectionJudge
-from edgecompress.pipeline.recover_ladder import climb, deal_out
+from edgecompress.pipeline.recover_ladder import climb, deal_out, passed_by
 from edgecompress.pipeline.recover_levels import LEVELS, Level
 from edgecompress.pipeline.recover_recipes import RecoverPreset, pick_recipe
 from edgecompress.pipeline.recover_scene import Scene
@@ -38,7 +36,8 @@ from edgecompress.pipeline.recover_synthetic import check_synthetic
 from edgecompress.pipeline.search import own_runs
 from edgecompress.pipeline.shared_memo import shared
 from edgecompress.pipeline.train_images import TrainingCounts
-from edgecompress.train.parallel import is_first, process_group, processes
+from edgecompress.train.parallel import is_first, process_group
+from edgecompress.train.variations import parse_variations
 
 RESULT_FILE = "result.json"
 MINUTES = 10.0
@@ -52,6 +51,7 @@ def recover(
     level: str | None = None,
     only: bool = False,
     minutes: float = MINUTES,
+    steps: int | None = None,
     preset: str = "ours",
     optimizer: str | None = None,
     lr: float | None = None,
@@ -82,6 +82,7 @@ def recover(
         level: The highest to try, of `LEVELS`; None: `full` where images have labels, else `distill`.
         only: Try this level alone.
         minutes: For all levels that train, together.
+        steps: The same in steps, which do not depend on the speed of a machine; minutes do not count then.
         preset: Settings of these levels; the options to `augment` change single ones.
         optimizer: Of `edgecompress list optimizers`.
         lr: Largest learning rate.
@@ -116,11 +117,13 @@ def recover(
         batch_images=batch_images,
         augment=augment,
     )
-    if minutes <= 0:
-        raise ConfigError(f"--minutes {minutes:g}: must be above 0")
+    for flag, value in (("--minutes", minutes), ("--steps", steps)):
+        if value is not None and value <= 0:
+            raise ConfigError(f"{flag} {value:g}: must be above 0")
     if level is not None:
         pick(LEVELS, level, what="level")
     plan = read_plan(path)
+    parse_variations(augment or "none", plan.model.preprocess.size, labels=False)
     loaded = _dense(plan, weights, path)
     counts = TrainingCounts(data, report_data, training_images, selection_images, report_images, seed)
     own = loaded.data or (None if synthetic is None else f"synthetic:{synthetic}")
@@ -128,7 +131,7 @@ def recover(
     if synthetic is not None:
         open_synthetic(synthetic, plan.model.preprocess)  # whether they fit is known before all else
     levels = _planned(level, splits, only=only)
-    job = _Job(path, plan, loaded, splits, levels, recipe, minutes, synthetic, options, seed, progress)
+    job = _Job(path, plan, loaded, splits, levels, recipe, minutes, steps, synthetic, options, seed, progress)
     job.check()
     with process_group(), own_runs(runs_dir) as own_dir:
         goes_on = (resuming or _was_restarted(own_dir, name)) and is_first()
@@ -150,6 +153,7 @@ class _Job:
     levels: tuple[Level, ...]
     recipe: RecoverPreset
     minutes: float
+    steps: int | None
     synthetic: str | None
     options: dict[str, object]
     seed: int
@@ -166,8 +170,14 @@ class _Job:
         weights = self.path / WEIGHTS_FILE
         return {**self.material.inputs, str(weights): sha256_of(weights)}
 
+    @property
+    def passed(self) -> dict[str, str]:
+        """Levels that are not tried, each with the reason."""
+        return passed_by(self.levels, self.splits.calibration.images, self.synthetic)
+
     def scene(self, memo: Memo) -> Scene:
         """Returns what levels work with."""
+        tried = [level for level in self.levels if level.name not in self.passed]
         judge = SelectionJudge(
             self.loaded.module,
             self.splits.selection,
@@ -182,7 +192,8 @@ class _Job:
             has_labels(self.splits.calibration.images),
             judge,
             self.recipe,
-            deal_out(self.minutes, self.levels),
+            deal_out(60 * self.minutes, tried),
+            None if self.steps is None else deal_out(self.steps, tried),
             self.synthetic,
             memo,
             self.options,
@@ -209,7 +220,7 @@ class _Job:
 
 
 def _run(start: Start, job: _Job) -> RecoverResult:
-    with resumable_run(start) as (run, memo), _whole_group():
+    with resumable_run(start) as (run, memo):
         result, network = _recovered(job, run.path, shared(memo))
         save_artefact(run.directory, result.plan, network)
         write_record(run.directory / RESULT_FILE, result)
@@ -218,7 +229,7 @@ def _run(start: Start, job: _Job) -> RecoverResult:
 
 def _recovered(job: _Job, path: Path, memo: Memo) -> tuple[RecoverResult, nn.Module]:
     scene = job.scene(memo)
-    climbed = climb(scene, job.levels)
+    climbed = climb(scene, job.levels, job.passed)
     began = time.perf_counter()
     networks = {"dense": scene.dense, "before recovery": scene.start, "recovered": climbed.module}
     dense, before, after = (_summary(job, memo, network, what) for what, network in networks.items())
@@ -295,22 +306,6 @@ def _planned(level: str | None, splits: Splits, *, only: bool) -> tuple[Level, .
         return (highest,)
     known = list(LEVELS.values())
     return tuple(one for one in known[: known.index(highest) + 1])
-
-
-@contextlib.contextmanager
-def _whole_group() -> Iterator[None]:
-    """Turns the loss of another process into an error that says how to go on.
-
-    Raises:
-        DeviceError: a process of `torchrun` is gone.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if processes() == 1:
-            raise
-        said = str(error).strip().splitlines()[0]
-        raise DeviceError(f"recover: a process of torchrun was lost ({said[:100]})") from None
 
 
 def _was_restarted(runs_dir: Path, name: str | None) -> bool:

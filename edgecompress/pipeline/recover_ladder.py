@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -13,6 +13,7 @@ from edgecompress.core.memo import Memo
 from edgecompress.core.recover_results import Rung, Standing
 from edgecompress.core.types import Record
 from edgecompress.data.readers.synthetic import SyntheticSet
+from edgecompress.data.sources import ImageSet
 from edgecompress.pipeline.recover_judge import Seen, is_better
 from edgecompress.pipeline.recover_levels import Level
 from edgecompress.pipeline.recover_scene import Attempt, Scene
@@ -35,15 +36,14 @@ class _Kept(Record):
     kept: bool
 
 
-def climb(scene: Scene, levels: Sequence[Level]) -> Climbed:
-    """Tries levels in their order and returns the best network on the selection images."""
+def climb(scene: Scene, levels: Sequence[Level], passed: Mapping[str, str]) -> Climbed:
+    """Tries levels in their order, but for those passed by, and returns the best network."""
     best, rungs, seconds = scene.start, list[Rung](), dict[str, float]()
     seen = scene.judge.seen(best)
     for level in levels:
         began = time.perf_counter()
-        why = _not_worth_it(scene, level, levels)
-        if why is not None:
-            rungs.append(_skipped(level, seen.standing, why))
+        if level.name in passed:
+            rungs.append(_skipped(level, seen.standing, passed[level.name]))
             continue
         attempt = level.run(scene, copy.deepcopy(best))
         found = scene.judge.seen(attempt.module)
@@ -57,16 +57,16 @@ def climb(scene: Scene, levels: Sequence[Level]) -> Climbed:
     return Climbed(best, tuple(rungs), seconds)
 
 
-def _not_worth_it(scene: Scene, level: Level, levels: Sequence[Level]) -> str | None:
-    """Returns why a level on the way to a higher one is passed by; None: it is not."""
-    made = isinstance(scene.splits.calibration.images, SyntheticSet)
-    if level is levels[-1]:
-        return None
-    if level.name == "synthetic" and scene.synthetic is None and not made:
-        return "passed by, as there are real images; --level synthetic or --synthetic RUN asks for it"
-    if level.name == "mimic" and made and any(other.name == "synthetic" for other in levels):
-        return "passed by: its images are synthetic, and level synthetic has them, too"
-    return None
+def passed_by(levels: Sequence[Level], images: ImageSet, synthetic: str | None) -> dict[str, str]:
+    """Returns the levels on the way to the highest that are not worth their time, each with the reason."""
+    on_the_way = {level.name for level in levels[:-1]}
+    made = isinstance(images, SyntheticSet)
+    if "synthetic" in on_the_way and synthetic is None and not made:
+        why = "passed by, as there are real images; --level synthetic or --synthetic RUN asks for it"
+        return {"synthetic": why}
+    if "mimic" in on_the_way and made and "synthetic" in {level.name for level in levels}:
+        return {"mimic": "passed by: its images are synthetic, and level synthetic has them, too"}
+    return {}
 
 
 def _decided(memo: Memo, level: Level, attempt: Attempt, found: Seen, before: Seen) -> _Kept:
@@ -104,7 +104,7 @@ def _change(before: Standing, after: Standing) -> str:
     return f"top-1 {before.top1:.2f} -> {after.top1:.2f}, {told}"
 
 
-def deal_out(minutes: float, levels: Sequence[Level]) -> dict[str, float]:
-    """Returns the seconds of each level that trains; they add up to all minutes."""
+def deal_out(amount: float, levels: Sequence[Level]) -> dict[str, float]:
+    """Returns what each level that trains gets of seconds or steps; it adds up to all of them."""
     whole = sum(level.share for level in levels)
-    return {level.name: 60 * minutes * level.share / whole for level in levels if level.share}
+    return {level.name: amount * level.share / whole for level in levels if level.share}

@@ -60,8 +60,8 @@ class Training:
         )
 
     @property
-    def is_judged_by_epochs(self) -> bool:
-        """Whether epochs are those of the paper: its schedule counts them."""
+    def counts_epochs(self) -> bool:
+        """Whether its schedule depends on how long an epoch is."""
         return self.schedule.startswith("plateau")
 
 

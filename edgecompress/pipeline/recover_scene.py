@@ -45,6 +45,8 @@ class Scene:
     recipe: RecoverPreset
     seconds: Mapping[str, float]
     """For training, by level."""
+    steps: Mapping[str, float] | None
+    """The same in steps, whatever the time; None: as many as fit into it."""
     synthetic: str | None
     """Directory of synthetic images, where there is one."""
     memo: Memo

@@ -85,6 +85,10 @@ def _made(scene: Scene) -> Path:
     began = time.perf_counter()
     make_shards(job(1), memo)
     a_batch = scene.memo.number("synthetic batch", lambda: time.perf_counter() - began)
-    more = int(SHARE * scene.seconds["synthetic"] / max(a_batch, 1e-3))
+    more = (
+        MOST_BATCHES
+        if scene.steps is not None
+        else int(SHARE * scene.seconds["synthetic"] / max(a_batch, 1e-3))
+    )
     make_shards(job(max(1, min(MOST_BATCHES, more))), memo)
     return directory

@@ -115,17 +115,26 @@ def _planned(
 
     Both are found once: a training that goes on after a kill must have the same schedule.
     """
+    if scene.steps is not None:
+        steps = scene.steps[level]
+        return max(1, round(steps)), _judged_rarely(images, training, steps)
     memo = scene.memo
     passes = discover(optimisers, Optimiser)[training.optimiser].passes
     a_step = memo.number(f"{level} step", lambda: passes * _step_seconds(network, objective, images))
     a_judging = memo.number(f"{level} judging", lambda: _judging_seconds(scene, network))
     steps = seconds / a_step
-    if not training.schedule.startswith("plateau"):
-        repeats = max(1, math.ceil(steps / JUDGED / images.steps_per_epoch))
-        longer = Split(images.split.images, images.split.indices * repeats, images.split.role)
-        images = replace(images, split=longer)
+    images = _judged_rarely(images, training, steps)
     a_step += a_judging / images.steps_per_epoch
     return max(1, int(seconds / a_step)), images
+
+
+def _judged_rarely(images: TrainingImages, training: Training, steps: float) -> TrainingImages:
+    """Returns images whose epochs are long enough: of a few images they are over in no time."""
+    if training.counts_epochs:
+        return images
+    repeats = max(1, math.ceil(steps / JUDGED / images.steps_per_epoch))
+    longer = Split(images.split.images, images.split.indices * repeats, images.split.role)
+    return replace(images, split=longer)
 
 
 def _step_seconds(network: nn.Module, objective: Objective, images: TrainingImages) -> float:

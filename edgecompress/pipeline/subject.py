@@ -67,16 +67,26 @@ def find_subject(
     Raises:
         EdgeCompressError: there is no such run, or a network cannot be loaded.
     """
-    run = _run_meant(model, runs_dir)
+    run = run_meant(model, runs_dir)
     if run is not None:
         return _from_run(run, dense=dense)
     assert model is not None  # without a name a run is meant
     loaded = load_model(model, weights=weights, input_size=input_size, channels=channels, classes=classes)
-    name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", re.split(r"[:/\\]", loaded.ref.source)[-1]).strip("-.")
+    name = stem_of(loaded.ref)
     return Subject(loaded.ref, {name: loaded.module}, Path(EXPORTS) / name, loaded.data, None, 0)
 
 
-def _run_meant(model: str | None, runs_dir: Path) -> Path | None:
+def stem_of(ref: ModelRef) -> str:
+    """Returns what files of a model that is in no run are called."""
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", re.split(r"[:/\\]", ref.source)[-1]).strip("-.")
+
+
+def run_meant(model: str | None, runs_dir: Path) -> Path | None:
+    """Returns the run or artefact a text means, None the latest; None where it means a model source.
+
+    Raises:
+        ArtefactError: there is no run, or a directory is not one.
+    """
     if model is None:
         return latest_run(runs_dir, containing=PLAN_FILE)
     for path in (Path(model), runs_dir / model):

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgecompress.core.device import Device
+from edgecompress.core.elastic_results import ElasticResult
 from edgecompress.core.latency_results import (
     BuildResult,
     CheckResult,
@@ -39,6 +40,7 @@ from edgecompress.core.types import Record
 from edgecompress.devices.native.build import DevicePrepared
 from edgecompress.report.benches import bench_text
 from edgecompress.report.devices import device_text, prepared_text
+from edgecompress.report.elastic import elastic_text
 from edgecompress.report.exports import export_text, files_table
 from edgecompress.report.figures import before_after, split_line, stage_times, where_written
 from edgecompress.report.latency import (
@@ -82,6 +84,8 @@ def render(result: Record) -> RenderableType:
             return quickstart_text(result)
         case ExportResult():
             return export_text(result)
+        case ElasticResult():
+            return elastic_text(result)
         case BenchResult():
             return bench_text(result)
         case BuildResult():

@@ -22,12 +22,14 @@ def balance_chains_(network: nn.Module) -> int:
     """Gives every channel between two layers of a chain weights of one length on both sides.
 
     Returns how many pairs of layers there are. What the network computes changes by rounding only. Channels
-    without weights on one side stay, and so do chains that share weights with others.
+    without weights on one side stay, and so do chains that share layers or weights with others.
     """
-    owners = Counter(id(p) for module in network.modules() for p in module.parameters(recurse=False))
+    modules = list(network.modules())
+    owners = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
+    owners += Counter(id(child) for module in modules for child in module.children())
     pairs = 0
-    for chain in network.modules():
-        if is_chain(chain) and all(owners[id(p)] == 1 for p in chain.parameters()):
+    for chain in modules:
+        if is_chain(chain) and all(owners[id(one)] == 1 for one in (*chain.children(), *chain.parameters())):
             for first, second in pairwise(chain.children()):
                 _balance_(first, second)
                 pairs += 1

@@ -1,0 +1,77 @@
+"""One network in several sizes, as tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from edgecompress.core.elastic_results import ElasticResult, ElasticSize, SizeFigures
+from edgecompress.report.figures import split_line, stage_times
+from edgecompress.report.numbers import change, count, megabytes, share
+from edgecompress.report.tables import add_row, lines, table, title
+
+
+def elastic_text(result: ElasticResult) -> RenderableType:
+    """Returns a row per size, largest first, then its files."""
+    made = f"by {result.rank_selection}, {result.mode} mode"
+    trained = "not trained for it" if result.trained is None else f"trained by {result.trained}"
+    return Group(
+        title(result.model.source, f"in {len(result.sizes)} sizes {made}; {trained}"),
+        _sizes(result),
+        *lines(_remarks(result)),
+        *split_line(result.split),
+        Text(),
+        _files(result),
+        *lines(f"left whole: {name}: {reason}" for name, reason in result.skipped),
+        stage_times(result.seconds),
+        Text.assemble("written to ", (result.directory, "bold"), ", figures in elastic.json"),
+    )
+
+
+def _sizes(result: ElasticResult) -> Table:
+    timed = result.full.predicted_ms is not None
+    heads = ["size", "MACs", "change", "params", *(["ms"] if timed else []), "selection", "report"]
+    rows = table(*heads, right_from=1)
+    add_row(rows, "whole", *_cells(result, result.full))
+    for one in ordered(result):
+        add_row(rows, one.name if one.network == one.name else f"{one.name}*", *_cells(result, one.offered))
+    return rows
+
+
+def ordered(result: ElasticResult) -> list[ElasticSize]:
+    """Returns the sizes, the one with the most MACs first."""
+    return sorted(result.sizes, key=lambda one: one.found.macs, reverse=True)
+
+
+def _cells(result: ElasticResult, one: SizeFigures) -> list[str]:
+    time = [] if one.predicted_ms is None else [f"{one.predicted_ms:.4g}"]
+    reported = "" if one.accuracy is None else f"{one.accuracy.top1:.2f}"
+    macs = [count(one.macs), change(result.full.macs, one.macs)]
+    return [*macs, count(one.params), *time, f"{one.score:.2f}", reported]
+
+
+def _remarks(result: ElasticResult) -> list[str]:
+    score = "top-1 %" if result.score == "top-1" else "answers of the whole network, %"
+    found = [f"selection, report: {score} on images for choosing, top-1 % on others" + _where(result)]
+    for one in ordered(result):
+        if one.network != one.name:
+            worse = f"{one.found.score:.2f} at its own size"
+            found.append(f"* {one.name} is the network of {one.network}, which is better: {worse}")
+    if result.norms is not None:
+        found.append(f"batch norms renewed {result.norms}, on {result.norm_images} training images")
+    return found
+
+
+def _where(result: ElasticResult) -> str:
+    return "" if result.device is None else f"; ms predicted for {result.device}"
+
+
+def _files(result: ElasticResult) -> Table:
+    rows = table("file", "by", "size", "same top-1", "off by", right_from=2)
+    for size in ordered(result):
+        for one in size.files:
+            agreed, off = share(one.parity.top1_agreement, 1), f"{one.parity.max_rel_diff:.1e}"
+            name = f"{size.name}/exports/{one.file}"
+            add_row(rows, name, one.converter, megabytes(one.size_bytes), agreed, off)
+    return rows
