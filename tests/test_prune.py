@@ -29,6 +29,7 @@ from edgecompress.nets.torchvision_compat import ensure_torchvision_importable
 from edgecompress.pipeline import narrowed as narrowed_module
 from edgecompress.pipeline import prune as prune_module
 from edgecompress.pipeline.compress import RESULT_FILE
+from edgecompress.pipeline.export import export
 from edgecompress.pipeline.narrowed import Blocks, find_narrowable, realise_narrowed
 from edgecompress.pipeline.prune import parse_share, prune
 
@@ -314,6 +315,19 @@ def test_a_run_can_be_loaded_and_is_what_it_says(vit_run):
     assert changed == {one.group: one.after for one in vit_run.plan.narrowings}
     assert all(one.after % 8 == 0 for one in vit_run.groups)
     assert vit_run.scores == "reconstruction"
+
+
+def test_a_pruned_transformer_is_a_smaller_tflite_file_of_plain_operators(vit_run):
+    done = export(vit_run.run, formats=("tflite",), converter="litert-torch", dense=True, images=4)
+    files = {one.network: one for one in done.files}
+    small, large = files["compressed"], files["dense"]
+    kept = vit_run.compressed.params / vit_run.dense.params
+    assert small.size_bytes < (kept + 0.1) * large.size_bytes
+    assert small.parity.max_rel_diff < 1e-4
+    assert not small.graph.outside_delegate
+    operators = {kind.upper() for kind in small.graph.operators}
+    assert operators == {kind.upper() for kind in large.graph.operators}
+    assert not any(kind.startswith("FLEX") or "ERF" in kind for kind in operators)
 
 
 def test_the_share_goes_before_widths_are_rounded_up(tmp_path):
