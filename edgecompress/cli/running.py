@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from edgecompress.core.progress import NO_PROGRESS, Progress, terminal_progress
+from edgecompress.core.scratch import own_scratch
 from edgecompress.errors import EdgeCompressError
 
 if TYPE_CHECKING:
@@ -46,7 +47,13 @@ def running() -> Iterator[Progress]:
     """
     # read when torch starts its threads: waiting ones must not spin away the cores of a busy machine
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    with one_line_errors(), _quiet_libraries(), terminal_progress() as progress, _stdout_to_stderr():
+    with (
+        one_line_errors(),
+        own_scratch(),
+        _quiet_libraries(),
+        terminal_progress() as progress,
+        _stdout_to_stderr(),
+    ):
         yield NO_PROGRESS if _is_one_of_many() else progress
 
 
