@@ -12,7 +12,7 @@ import pytest
 import torch
 from cli_calls import check_one_line_error, run
 from made_trainings import pixels_and_labels
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import edgecompress
 
@@ -44,6 +44,7 @@ def home(tmp_path, monkeypatch):
     Path("net.py").write_text(NET)
     (x, y), (x_test, y_test) = pixels_and_labels(120), pixels_and_labels(60, seed=5)
     np.savez("images.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    save_file({"0.weight": torch.zeros(6, 1, 3, 3)}, "other.safetensors")
     return tmp_path
 
 
@@ -113,6 +114,11 @@ def test_killed_it_goes_on_with_the_same_result(home):
     assert run(*OPTIONS, "--name", "whole").exit_code == 0
     assert start("--name", "cut").returncode == -9
     assert not Path("runs/cut").exists()
+    (kept,) = Path("runs").glob(".*/**/training.safetensors")
+    right = kept.read_bytes()
+    kept.write_bytes(Path("other.safetensors").read_bytes())
+    check_one_line_error(run("resume", "cut"), "training.safetensors")
+    kept.write_bytes(right)
     done = run("resume", "cut", "--json")
     assert done.exit_code == 0, done.stderr
     check_close(weights("cut"), weights("whole"), 0)
@@ -144,12 +150,25 @@ def test_two_processes_of_which_one_dies_find_what_one_finds(home):
         (("--teacher", "zoo:none"), ("zoo model 'none' is not known",)),
         (("--training-images", "900"), ("912 asked for", "ask for fewer")),
         (("--lr", "1e30", "--selection-images", "0"), ("the loss is not finite", "lower --lr")),
-        (("--radius", "isin:0:2", "--optimizer", "pugd"), ("isin",)),
+        (("--radius", "isin:0:2", "--optimizer", "pugd"), ("--radius isin", "must be above 0")),
+        (("--radius", "isin:-1:2", "--optimizer", "pugd"), ("--radius isin", "must be 0 or more")),
+        (("--scale", "icos:2:0", "--optimizer", "pugd"), ("--scale icos", "must be above 0")),
+        (("--weights", "other.safetensors"), ("other.safetensors: does not fit the model", "missing")),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(home, more, parts):
     check_one_line_error(run(*OPTIONS, *more), *parts)
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+@pytest.mark.parametrize("method", ["plain", "decomposable"])
+def test_a_training_that_diverges_ends_keeps_the_best_and_says_so(home, method):
+    done = run(*OPTIONS, "--method", method, "--lr", "1e30", "--name", "one", "--json")
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["best_epoch"] == 0 and "diverged" in json.dumps(told["steps"])
+    assert told["compressed"]["accuracy"] == told["dense"]["accuracy"]
+    assert all(value.isfinite().all() for value in weights("one").values())
 
 
 def test_images_without_labels_are_refused(home):

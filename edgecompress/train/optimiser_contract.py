@@ -45,10 +45,16 @@ class OptimiserSettings:
                 raise ConfigError(f"{name} {value!r} of an optimiser: must be 0 or more{limit}")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("nesterov needs momentum; give --momentum 0.9, say")
-        for text in (self.radius, self.scale):
-            if text is not None:
-                parse_radius(text)
+        for name in ("radius", "scale"):
+            _check_schedule(name, getattr(self, name))
         parse_timing(self.timing)
+
+
+def _check_schedule(name: str, text: str | None) -> None:
+    try:
+        parse_radius("0" if text is None else text)
+    except ConfigError as error:
+        raise ConfigError(f"--{name} {error}") from None
 
 
 @dataclass(frozen=True)
