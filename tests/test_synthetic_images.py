@@ -101,6 +101,10 @@ def test_tensors_of_something_else_are_refused(tmp_path):
     save_file({"images": noise(2).double()}, tmp_path / shard_name(0), told)
     with pytest.raises(DataError, match="F64"):
         open_source(str(tmp_path), PREPROCESS)
+    for labels in (torch.zeros(2), torch.zeros(1, dtype=torch.int64), torch.zeros(2, 1, dtype=torch.int64)):
+        save_file({"images": noise(2), "labels": labels}, tmp_path / shard_name(0), told)
+        with pytest.raises(DataError, match="labels are"):
+            open_source(str(tmp_path), PREPROCESS)
 
 
 def test_a_contact_sheet_shows_pixels(tmp_path):

@@ -110,6 +110,19 @@ def test_damaged_checkpoints_are_named(tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(ArtefactError, match="not a checkpoint of a training"):
         load_state(path, "me")
-    save_file({}, path, {"identity": "me", "state": json.dumps({"__tensor__": "7"})})
+    told = {"identity": "me", "state": json.dumps({"__tensor__": "7"}), "sha256": "0"}
+    save_file({}, path, {"edgecompress": json.dumps(told)})
+    with pytest.raises(ArtefactError, match="not a checkpoint of a training"):
+        load_state(path, "me")
+
+
+@pytest.mark.parametrize("place", [-1, -40, 200])
+def test_a_changed_byte_of_a_checkpoint_is_found(tmp_path, place):
+    """Of a number or of the text: what a failing disk does is not trained on with."""
+    path = tmp_path / "one.safetensors"
+    save_state(path, {"weight": torch.ones(20), "step": 7}, "me")
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
     with pytest.raises(ArtefactError, match="not a checkpoint of a training"):
         load_state(path, "me")

@@ -74,6 +74,8 @@ def read_shard(path: Path) -> Shard:
             if part.get_dtype() != "F16" or len(shape) != 3:
                 raise DataError(f"{path}: images are {part.get_dtype()} of shape {part.get_shape()}")
             labels = file.get_tensor(LABELS) if LABELS in file.keys() else None  # noqa: SIM118 - no mapping
+        if labels is not None and (labels.dtype != torch.int64 or labels.shape != (count,)):
+            raise DataError(f"{path}: labels are {labels.dtype} of shape {tuple(labels.shape)}")
         return Shard(path, count, tuple(shape), labels, Preprocess.model_validate(told[_PREPROCESS]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a file of synthetic images ({error}); make it again") from None

@@ -5,17 +5,13 @@ Noise and order of the images follow from seed and step, so there is nothing els
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from edgecompress.core.store import replacing
-from edgecompress.errors import ArtefactError
+from edgecompress.train.checkpoint import load_state, save_state
 
 
 @dataclass
@@ -38,14 +34,7 @@ class Standing:
 
 def save_standing(path: Path, standing: Standing, identity: str) -> None:
     """Writes a checkpoint whole or not at all; `identity` says of which search it is."""
-    told = {"identity": identity, **{name: getattr(standing, name) for name in _NUMBERS}}
-    tensors = {_SCORES: standing.scores.detach(), **standing.tensors}
-    with replacing(path) as temporary:
-        save_file({k: v.clone() for k, v in tensors.items()}, temporary, {"standing": json.dumps(told)})
-
-
-_NUMBERS = ("step", "elasticity", "pull", "grip", "loss")
-_SCORES = "scores"
+    save_state(path, dict(vars(standing)), identity)
 
 
 def load_standing(path: Path, identity: str) -> Standing:
@@ -54,13 +43,4 @@ def load_standing(path: Path, identity: str) -> Standing:
     Raises:
         ArtefactError: it is damaged, or of a search with another model, limit, data or settings.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            told = json.loads(file.metadata()["standing"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            scores = tensors.pop(_SCORES)
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise ArtefactError(f"{path}: not a checkpoint of a search: {error}; remove it") from None
-    if told["identity"] != identity:
-        raise ArtefactError(f"{path}: of another search; remove it or give another directory")
-    return Standing(scores, tensors, *(told[name] for name in _NUMBERS))
+    return Standing(**load_state(path, identity, of="search"))

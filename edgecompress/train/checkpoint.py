@@ -1,7 +1,11 @@
-"""Where training stands, on disk, without pickle: tensors in safetensors, the rest as JSON beside them."""
+"""Where a training or a search stands, on disk, without pickle: tensors in safetensors, the rest as JSON.
+
+A hash covers all of it: what a failing disk has changed is told as such, and not trained on with.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from edgecompress.errors import ArtefactError
 
 _TENSOR = "__tensor__"
 _PAIRS = "__pairs__"
+_TOLD = "edgecompress"
 
 
 def save_state(path: Path, state: dict[str, Any], identity: str) -> None:
@@ -24,13 +29,14 @@ def save_state(path: Path, state: dict[str, Any], identity: str) -> None:
     `identity` says of which training it is.
     """
     tensors: dict[str, Tensor] = {}
-    skeleton = _packed(state, tensors)
-    told = {"identity": identity, "state": json.dumps(skeleton)}
+    text = json.dumps(_packed(state, tensors))
+    told = {"identity": identity, "state": text, "sha256": _digest(text, tensors)}
     with replacing(path) as temporary:
-        save_file(tensors, temporary, told)
+        # one text: the order of several is not always the same, and equal states are to be equal files
+        save_file(tensors, temporary, {_TOLD: json.dumps(told)})
 
 
-def load_state(path: Path, identity: str) -> dict[str, Any]:
+def load_state(path: Path, identity: str, *, of: str = "training") -> dict[str, Any]:
     """Reads what `save_state` wrote.
 
     Raises:
@@ -38,14 +44,24 @@ def load_state(path: Path, identity: str) -> dict[str, Any]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            told = file.metadata()
+            told = json.loads(file.metadata()[_TOLD])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            if told["identity"] == identity:
-                state: dict[str, Any] = _unpacked(json.loads(told["state"]), tensors)
-                return state
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise ArtefactError(f"{path}: not a checkpoint of a training: {error}; remove it") from None
-    raise ArtefactError(f"{path}: of another training; remove it or give another directory")
+        if _digest(told["state"], tensors) != told["sha256"]:
+            raise ValueError("it has changed since it was written")
+        if told["identity"] == identity:
+            state: dict[str, Any] = _unpacked(json.loads(told["state"]), tensors)
+            return state
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
+        raise ArtefactError(f"{path}: not a checkpoint of a {of}: {error}; remove it") from None
+    raise ArtefactError(f"{path}: of another {of}; remove it or give another directory")
+
+
+def _digest(text: str, tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _packed(value: object, tensors: dict[str, Tensor]) -> object:

@@ -28,10 +28,10 @@ from edgecompress.export import onnx_format
 from edgecompress.latency.tflite_graph import read_graph
 from edgecompress.nets.artefact import PLAN_FILE, WEIGHTS_FILE, load
 from edgecompress.nets.weights import load_weights_, read_state_dict
-from edgecompress.search.theta_checkpoint import load_standing
 from fuzz.contract import Format
 from fuzz.edits import damaged_bytes, damaged_text, damaged_tree
 from fuzz.good_records import PLAN, dense_net, write_artefact
+from fuzz.own_formats import edited_header
 
 Bytes = SearchStrategy[bytes]
 
@@ -49,20 +49,11 @@ def _state() -> dict[str, torch.Tensor]:
 
 @functools.cache
 def _safetensors() -> bytes:
-    return save(_state(), metadata={"standing": json.dumps({"identity": "a", "step": 1})})
-
-
-@st.composite
-def _edited_header(draw: DrawFn) -> bytes:
-    """Damages the JSON at the head of a safetensors file and says its length anew."""
-    content = _safetensors()
-    size = int.from_bytes(content[:8], "little")
-    header = json.dumps(draw(damaged_tree(json.loads(content[8 : 8 + size])))).encode()
-    return len(header).to_bytes(8, "little") + header + content[8 + size :]
+    return save(_state(), metadata={"epoch": "3"})
 
 
 def _checkpoints() -> Bytes:
-    return st.one_of(damaged_bytes(_safetensors()), _edited_header())
+    return st.one_of(damaged_bytes(_safetensors()), edited_header(_safetensors()))
 
 
 @functools.cache
@@ -295,9 +286,6 @@ FORMATS = (
         weight=1,
     ),
     Format("artefact-weights", WEIGHTS_FILE, _damaged(_artefact_weights), _read_artefact, _write_plan),
-    Format(
-        "search-checkpoint", "s.safetensors", _checkpoints, lambda f: load_standing(f / "s.safetensors", "a")
-    ),
     _picture_format("PNG", "png"),
     _picture_format("JPEG", "jpg"),
     _picture_format("BMP", "bmp"),

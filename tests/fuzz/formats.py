@@ -12,10 +12,15 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from fuzz import file_formats, record_formats, text_formats
+from fuzz import file_formats, own_formats, record_formats, text_formats
 from fuzz.contract import Format, folder_of, outcome
 
-FORMATS: tuple[Format, ...] = (*record_formats.FORMATS, *text_formats.FORMATS, *file_formats.FORMATS)
+FORMATS: tuple[Format, ...] = (
+    *record_formats.FORMATS,
+    *text_formats.FORMATS,
+    *file_formats.FORMATS,
+    *own_formats.FORMATS,
+)
 
 LAST = "last-input"
 SLOWEST_S = 60

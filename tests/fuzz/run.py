@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import resource
@@ -44,7 +45,7 @@ def main() -> int:
     asked = parser.parse_args()
     chosen = [one for one in FORMATS if not asked.only or one.name in asked.only]
     total = sum(one.weight for one in chosen)
-    rows = [_row(one, round(asked.inputs * one.weight / total), asked.seed) for one in chosen]
+    rows = [_row(one, math.ceil(asked.inputs * one.weight / total), asked.seed) for one in chosen]
     _print(rows, as_json=asked.json)
     return int(any(row["failure"] for row in rows))
 
