@@ -1,8 +1,9 @@
 """Makes PyTorch vision models smaller and faster on edge CPUs.
 
 `compress`, `prune`, `recover`, `synthesize`, `topology`, `resume`, `inspect`, `bench` and `quickstart` are
-the commands of the same name, `search_plan` and `export_model` are the commands `search` and `export`; `load`
-turns a run directory back into a network. `PUGDRTS` is an optimiser for training loops of your own.
+the commands of the same name, `search_plan`, `train_model` and `export_model` are the commands `search`,
+`train` and `export`, `export_sizes` is `export --sizes`; `load` turns a run directory back into a network.
+`PUGDRTS` is an optimiser for training loops of your own.
 Importing the package costs nothing: torch comes with first use.
 """
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from edgecompress.nets.artefact import load
     from edgecompress.pipeline.bench import bench
     from edgecompress.pipeline.compress import compress
+    from edgecompress.pipeline.elastic import export_sizes
     from edgecompress.pipeline.export import export as export_model
     from edgecompress.pipeline.inspect import inspect
     from edgecompress.pipeline.prune import prune
@@ -33,6 +35,7 @@ __all__ = [
     "bench",
     "compress",
     "export_model",
+    "export_sizes",
     "inspect",
     "load",
     "prune",
@@ -51,6 +54,7 @@ _HOMES = {
     "compress": ("edgecompress.pipeline.compress", "compress"),
     # not `export`: that is the package of exporters
     "export_model": ("edgecompress.pipeline.export", "export"),
+    "export_sizes": ("edgecompress.pipeline.elastic", "export_sizes"),
     "inspect": ("edgecompress.pipeline.inspect", "inspect"),
     "load": ("edgecompress.nets.artefact", "load"),
     "prune": ("edgecompress.pipeline.prune", "prune"),

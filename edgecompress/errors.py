@@ -43,6 +43,11 @@ class DataError(EdgeCompressError):
 class BudgetError(EdgeCompressError):
     """No plan meets the budget; the message names the nearest reachable value."""
 
+    def __init__(self, message: str, *, nearest: float | None = None) -> None:
+        """Takes the message, and the nearest reachable cost where it is known."""
+        super().__init__(message)
+        self.nearest = nearest
+
 
 class ArtefactError(EdgeCompressError):
     """A run or artefact directory is missing or damaged."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from made_benches import bench_of, measurement, result_of
 
+from edgecompress.core.elastic_results import ElasticResult
 from edgecompress.core.latency_table import LatencyTable
 from edgecompress.core.measurement import BenchResult
 from edgecompress.core.prune_results import PruneResult
@@ -16,6 +17,7 @@ from edgecompress.core.topology_results import TopologyResult
 DOCS = Path(__file__).parents[1] / "docs"
 RECORDS = {
     "bench": BenchResult,
+    "elastic": ElasticResult,
     "export": ExportResult,
     "latency_table": LatencyTable,
     "prune": PruneResult,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,9 +61,11 @@ def export(
         str | None, typer.Option(metavar="TABLE", help="For sizes in milliseconds; see `latency build`.")
     ] = None,
     rank_selection: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="For sizes; see `edgecompress list rank-selections`."),
-    ] = "global-values",
+        str | None,
+        typer.Option(
+            metavar="NAME", help="For sizes: global-values, or of `edgecompress list rank-selections`."
+        ),
+    ] = None,
     mode: Annotated[
         str | None,
         typer.Option(metavar="channel|spatial", help="For sizes: how kernels are split; as in training."),
@@ -124,81 +126,56 @@ def export(
       edgecompress export runs/train-resnet20-001 --sizes 0.75,0.5,0.25 --tflite
     """
     with running() as progress:
-        from edgecompress.pipeline.export import FORMATS
-        from edgecompress.pipeline.export import export as run
-
-        formats = [name for name, wanted in (("onnx", onnx), ("tflite", tflite)) if wanted] or FORMATS
-        precisions = [name for name, wanted in (("fp16", fp16), ("int8", int8)) if wanted]
+        of_sizes = _given_for_sizes(
+            sizes,
+            latency_table=latency_table,
+            rank_selection=rank_selection,
+            mode=mode,
+            layers=layers,
+            norm_images=norm_images,
+            report_images=report_images,
+        )
+        common: dict[str, Any] = {
+            "precisions": [name for name, wanted in (("fp16", fp16), ("int8", int8)) if wanted],
+            "converter": converter,
+            "atol": atol,
+            "min_agreement": min_agreement,
+            "dynamic_batch": dynamic_batch,
+            "data": data,
+            "report_data": report_data,
+            "calibration_images": calibration_images,
+            "images": images,
+            "weights": weights,
+            "input_size": opt.parse_size(input_size),
+            "channels": channels,
+            "classes": classes,
+            "output": output,
+            "runs_dir": runs_dir,
+            "progress": progress,
+        }
+        if onnx or tflite:
+            common["formats"] = [name for name, wanted in (("onnx", onnx), ("tflite", tflite)) if wanted]
         result: Record
         if sizes is None:
-            _refuse_without_sizes(latency_table, mode, layers, norm_images, report_images)
-            result = run(
-                model,
-                formats=formats,
-                precisions=precisions,
-                converter=converter,
-                dense=dense,
-                atol=atol,
-                min_agreement=min_agreement,
-                dynamic_batch=dynamic_batch,
-                data=data,
-                report_data=report_data,
-                calibration_images=calibration_images,
-                images=images,
-                weights=weights,
-                input_size=opt.parse_size(input_size),
-                channels=channels,
-                classes=classes,
-                output=output,
-                runs_dir=runs_dir,
-                progress=progress,
-            )
-        else:
-            from edgecompress.pipeline import elastic
+            from edgecompress.pipeline.export import export as run
 
-            result = elastic.export_sizes(
-                elastic.Model(model, runs_dir, weights, opt.parse_size(input_size), channels, classes),
-                sizes,
-                cutting=elastic.Cutting(rank_selection, _mode(mode), layers, latency_table),
-                images=elastic.ElasticImages(data, report_data, norm_images, report_images),
-                files=elastic.Files(
-                    formats,
-                    precisions,
-                    converter,
-                    atol,
-                    min_agreement,
-                    dynamic_batch,
-                    calibration_images,
-                    images,
-                ),
-                output=output,
-                progress=progress,
-            )
+            result = run(model, dense=dense, **common)
+        else:
+            from edgecompress.pipeline.elastic import export_sizes
+
+            result = export_sizes(model, sizes, **of_sizes, **common)
     show(result, as_json=as_json)
 
 
-def _refuse_without_sizes(
-    latency_table: str | None,
-    mode: str | None,
-    layers: str | None,
-    norm_images: int | None,
-    report_images: int | None,
-) -> None:
-    given = {
-        "--latency-table": latency_table,
-        "--mode": mode,
-        "--layers": layers,
-        "--norm-images": norm_images,
-        "--report-images": report_images,
-    }
-    for flag, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{flag} {value}: is about cutting a network to sizes; pass --sizes too")
+def _given_for_sizes(sizes: str | None, **options: str | int | None) -> dict[str, Any]:
+    """Returns the options about sizes that were given.
 
-
-def _mode(text: str | None) -> Literal["channel", "spatial"] | None:
-    known: dict[str | None, Literal["channel", "spatial"] | None]
-    known = {None: None, "channel": "channel", "spatial": "spatial"}
-    if text in known:
-        return known[text]
-    raise ConfigError(f"--mode {text!r}: not understood; write channel or spatial")
+    Raises:
+        ConfigError: there are some, and no sizes.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if sizes is None and given:
+        name, value = next(iter(given.items()))
+        flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(f"{flag} {value}: is about cutting a network to sizes; pass --sizes too")
+    return given

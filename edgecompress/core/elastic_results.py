@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from edgecompress.core.measurement import Provenance
 from edgecompress.core.results import ExportedFile, SplitSummary
 from edgecompress.core.types import Accuracy, Budget, ModelRef, Record
 
@@ -32,7 +33,7 @@ class ElasticSize(Record):
     found: SizeFigures
     """Of the network cut to this size."""
     network: str
-    """Whose network stands there: its own, or that of a smaller size that has a better score."""
+    """Whose network stands there: its own, or one of another size that fits and has a better score."""
     offered: SizeFigures
     """Of the network that stands there."""
     layers: int
@@ -58,11 +59,13 @@ class ElasticResult(Record):
     sizes: tuple[ElasticSize, ...]
     """As they were asked for."""
     norms: str | None
-    """How the statistics of batch norms were renewed; None where there are no norms."""
+    """How the statistics of batch norms were renewed; None where there are no norms, or nothing was cut."""
     norm_images: int
     latency_table: str | None = None
     device: str | None = None
     """Of the latency table."""
+    provenance: Provenance | None = None
+    """How the milliseconds of the table are known."""
     split: SplitSummary
     skipped: tuple[tuple[str, str], ...] = ()
     """Layers that could not be cut, each with the reason."""

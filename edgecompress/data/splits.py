@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -101,6 +101,22 @@ def make_splits(
             _check_content(splits)
     name = source.name if report_source is None else f"{source.name}, report on {report_source.name}"
     return Splits(splits[0], splits[1], splits[2] if reported else None, _summarise(splits, name, seed))
+
+
+def with_fewer_reported(splits: Splits, count: int) -> Splits:
+    """Returns the same splits with only so many of the report images.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    name, own = splits.summary.source, () if splits.report is None else splits.report.indices
+    if count > len(own):
+        raise DataError(
+            f"{name}: {len(own)} images are set aside for the report, {count} asked for; ask for fewer"
+        )
+    report = None if splits.report is None or not count else replace(splits.report, indices=own[:count])
+    parts = [splits.calibration, splits.selection, report or Split(splits.selection.images, (), "report")]
+    return replace(splits, report=report, summary=_summarise(parts, name, splits.summary.seed))
 
 
 def usual_counts(source: Source, report_source: Source | None = None) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,106 +9,143 @@ from pathlib import Path
 
 from torch import nn
 
-from edgecompress import export as export_package
 from edgecompress.core.elastic_results import ElasticResult, ElasticSize, SizeFigures
-from edgecompress.core.plugins import discover, pick
 from edgecompress.core.progress import NO_PROGRESS, Progress
-from edgecompress.core.results import ExportedFile, ExportResult
-from edgecompress.core.store import new_directory, read_record, write_record
-from edgecompress.core.types import Plan
-from edgecompress.export.contract import Format
-from edgecompress.nets.artefact import save_artefact
-from edgecompress.pipeline.conversion import AUTO, usable_converters
-from edgecompress.pipeline.elastic_figures import figures_of, offered_networks, score_name
+from edgecompress.core.store import new_directory, write_record
+from edgecompress.core.types import Size
+from edgecompress.errors import ConfigError
+from edgecompress.pipeline.conversion import AUTO
+from edgecompress.pipeline.elastic_figures import figures_of, score_name
+from edgecompress.pipeline.elastic_files import (
+    ELASTIC_FILE,
+    SIZES,
+    Cut,
+    Files,
+    Places,
+    check_files,
+    check_place,
+    write_sizes,
+)
 from edgecompress.pipeline.elastic_job import Cutting, Job, prepare_job
-from edgecompress.pipeline.elastic_sizes import WantedSize, cut_to, parse_sizes, renew_norms_
+from edgecompress.pipeline.elastic_sizes import parse_sizes, renew_norms_, size_of
 from edgecompress.pipeline.elastic_subject import ElasticImages, Model, find_elastic
-from edgecompress.pipeline.export import EXPORT_FILE, FORMATS, export
+from edgecompress.pipeline.export import FORMATS
 from edgecompress.pipeline.preparation import timed
-from edgecompress.pipeline.subject import EXPORTS
 from edgecompress.search.contract import Choices
-
-__all__ = ["Cutting", "ElasticImages", "Files", "Model", "export_sizes"]
-
-SIZES, ELASTIC_FILE = "sizes", "elastic.json"
-
-
-@dataclass(frozen=True)
-class Files:
-    """What is exported of every size, as for `export`."""
-
-    formats: Sequence[str] = FORMATS
-    precisions: Sequence[str] = ()
-    converter: str = AUTO
-    atol: float | None = None
-    min_agreement: float | None = None
-    dynamic_batch: bool = False
-    calibration_images: int | None = None
-    images: int | None = None
-
-
-@dataclass(frozen=True)
-class Cut:
-    """The network of one size."""
-
-    wanted: WantedSize
-    choices: Choices
-    module: nn.Module
-    figures: SizeFigures
+from edgecompress.search.ranks import global_values
+from edgecompress.train.truncation import Mode
 
 
 def export_sizes(
-    model: Model,
+    model: str | None,
     sizes: str,
     *,
-    cutting: Cutting | None = None,
-    images: ElasticImages | None = None,
-    files: Files | None = None,
+    rank_selection: str = global_values.ABSOLUTE.name,
+    mode: str | None = None,
+    layers: str | None = None,
+    latency_table: str | None = None,
+    norm_images: int | None = None,
+    report_images: int | None = None,
+    formats: Sequence[str] = FORMATS,
+    precisions: Sequence[str] = (),
+    converter: str = AUTO,
+    atol: float | None = None,
+    min_agreement: float | None = None,
+    dynamic_batch: bool = False,
+    data: str | None = None,
+    report_data: str | None = None,
+    calibration_images: int | None = None,
+    images: int | None = None,
+    weights: str | None = None,
+    input_size: Size | None = None,
+    channels: int | None = None,
+    classes: int | None = None,
     output: Path | None = None,
+    runs_dir: Path = Path("runs"),
     progress: Progress = NO_PROGRESS,
 ) -> ElasticResult:
     """Cuts a network to every size, renews its batch norms, compares the sizes, writes and exports them.
 
-    A size whose network has a worse score on the selection images than a smaller one gets the smaller
-    network: of what is offered, larger is never worse there. `sizes` in the run, or `output`, is replaced
-    whole.
+    Every size gets the network with the best score on the selection images of all that fit it, so of what is
+    offered larger is never worse there. `sizes` in the run, or `output`, is replaced whole.
+
+    Args:
+        model: Path or name of a run (the latest when None), or a model source.
+        sizes: `0.75,0.5`, shares of the MACs, or `12ms,8ms`.
+        rank_selection: Of `edgecompress list rank-selections`.
+        mode: How kernels are split, `channel` or `spatial`; as the network was trained when None.
+        layers: To be cut: `paper`, `all` or patterns; all of networks trained for it when None.
+        latency_table: For sizes in milliseconds: a file, or one we ship.
+        norm_images: To renew batch norms with; 2048 when None, or two fifths of a small set.
+        report_images: To report accuracy on; those of the training, or all, when None.
+        formats: This and all below is as for `export_model`.
+        precisions: Besides float32.
+        converter: To TFLite.
+        atol: Largest difference float32 outputs may have.
+        min_agreement: Least share of images with the same answer in other precisions.
+        dynamic_batch: ONNX files that take any number of images at a time.
+        data: Images, when the run's or the model's own are not wanted.
+        report_data: Other images to report on and compare with.
+        calibration_images: For int8.
+        images: To compare files on.
+        weights: Checkpoint, for a model source; the three below too.
+        input_size: Height and width.
+        channels: Of the input.
+        classes: Of the output.
+        output: Directory for the sizes; `sizes` in the run when None.
+        runs_dir: Where runs are kept.
+        progress: Shows how far it is.
 
     Raises:
         EdgeCompressError: an option is wrong, a size cannot be reached, or a file does not compute what its
             network does; then nothing is written.
     """
-    wanted, begun = parse_sizes(sizes), time.perf_counter()
-    files, images = files or Files(), images or ElasticImages()
-    _check_files(files)
-    subject = find_elastic(model, images)
-    directory, seconds = output or subject.directory / SIZES, dict[str, float]()
+    if mode not in (None, "channel", "spatial"):
+        raise ConfigError(f"--mode {mode!r}: not understood; write channel or spatial")
+    way: Mode | None = None if mode is None else "spatial" if mode == "spatial" else "channel"
+    files = Files(
+        formats, precisions, converter, atol, min_agreement, dynamic_batch, calibration_images, images
+    )
+    asked = _Asked(
+        Model(model, runs_dir, weights, input_size, channels, classes),
+        Cutting(rank_selection, way, layers, latency_table),
+        ElasticImages(data, report_data, norm_images, report_images),
+        files,
+        output,
+    )
+    return _made(sizes, asked, progress)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    model: Model
+    cutting: Cutting
+    images: ElasticImages
+    files: Files
+    output: Path | None
+
+
+def _made(sizes: str, asked: _Asked, progress: Progress) -> ElasticResult:
+    wanted, begun, seconds = parse_sizes(sizes), time.perf_counter(), dict[str, float]()
+    check_files(asked.files)
+    subject = find_elastic(asked.model, asked.images)
+    directory = asked.output or subject.directory / SIZES
+    check_place(directory)
+    with timed(seconds, "ranks and factors"):
+        job = prepare_job(subject, wanted, asked.cutting, asked.images, progress)
+        cuts = {one.name: size_of(job.prepared, one, progress) for one in wanted}
+    with timed(seconds, "batch norms"):
+        norms = _renew_all_(job, cuts)
+    with timed(seconds, "figures"):
+        whole = figures_of(job, {}, subject.loaded.module, "whole")
+        made = [Cut(one, *cuts[one.name], figures_of(job, *cuts[one.name], one.name)) for one in wanted]
     with new_directory(directory, replace=True) as scratch:
-        with timed(seconds, "ranks and factors"):
-            job = prepare_job(subject, wanted, cutting or Cutting(), images, progress)
-            cuts = {one.name: cut_to(job.prepared, one.budget, progress) for one in wanted}
-        with timed(seconds, "batch norms"):
-            norms = _renew_all_(job, cuts)
-        with timed(seconds, "figures"):
-            full = figures_of(job, {}, subject.loaded.module, "whole")
-            made = [Cut(one, *cuts[one.name], figures_of(job, *cuts[one.name], one.name)) for one in wanted]
         with timed(seconds, "files"):
-            rows = _written(job, made, files, scratch, directory)
+            rows = write_sizes(job, made, whole, asked.files, Places(scratch, directory))
         seconds["all"] = time.perf_counter() - begun
-        result = _result(job, rows, full, norms, directory, seconds)
+        result = _result(job, rows, whole, norms, directory, seconds)
         write_record(scratch / ELASTIC_FILE, result)
     return result
-
-
-def _check_files(files: Files) -> None:
-    """Finds out before the long work whether files of these formats can be made.
-
-    Raises:
-        ConfigError: a format or converter is not known.
-        MissingPackage: one is not installed.
-    """
-    known = discover(export_package, Format)
-    for name in files.formats:
-        usable_converters(pick(known, name, what="format"), files.converter)
 
 
 def _renew_all_(job: Job, cuts: Mapping[str, tuple[Choices, nn.Module]]) -> str | None:
@@ -122,79 +158,10 @@ def _renew_all_(job: Job, cuts: Mapping[str, tuple[Choices, nn.Module]]) -> str 
     return how
 
 
-def _written(
-    job: Job, made: Sequence[Cut], files: Files, scratch: Path, directory: Path
-) -> tuple[ElasticSize, ...]:
-    """Writes the artefact of every size and its files; returns what is said of them."""
-    stands = offered_networks({one.wanted.name: one.figures for one in made})
-    by_name = {one.wanted.name: one for one in made}
-    exported: dict[str, tuple[ExportedFile, ...]] = {}
-    for name in dict.fromkeys(stands.values()):
-        place = scratch / name
-        place.mkdir()
-        save_artefact(place, _plan(job, by_name[name].choices), by_name[name].module)
-        exported[name] = _exported(job, place, directory / name, files)
-    for name, network in stands.items():
-        if name != network:
-            _copy(scratch / network, scratch / name, directory / name)
-    return tuple(_row(one, by_name[stands[one.wanted.name]], exported) for one in made)
-
-
-def _plan(job: Job, choices: Choices) -> Plan:
-    plan = job.material.plan(choices, job.prepared.skipped)
-    own = job.subject.plan
-    kept = {"narrowings": own.narrowings, "attention_rewritten": own.attention_rewritten}
-    return plan.model_copy(update=kept)
-
-
-def _exported(job: Job, place: Path, final: Path, files: Files) -> tuple[ExportedFile, ...]:
-    found = export(
-        str(place),
-        formats=files.formats,
-        precisions=files.precisions,
-        converter=files.converter,
-        dense=False,
-        atol=files.atol,
-        min_agreement=files.min_agreement,
-        dynamic_batch=files.dynamic_batch,
-        data=job.subject.data,
-        report_data=job.subject.report_data,
-        calibration_images=files.calibration_images,
-        images=files.images,
-        progress=job.progress,
-    )
-    _tell_place(place, final)
-    return found.files
-
-
-def _copy(source: Path, place: Path, final: Path) -> None:
-    shutil.copytree(source, place)
-    _tell_place(place, final)
-
-
-def _tell_place(place: Path, final: Path) -> None:
-    """Makes `export.json` name the directory it will stand in."""
-    file = place / EXPORTS / EXPORT_FILE
-    told = read_record(file, ExportResult)
-    write_record(file, told.model_copy(update={"directory": str(final / EXPORTS)}))
-
-
-def _row(own: Cut, standing: Cut, exported: Mapping[str, tuple[ExportedFile, ...]]) -> ElasticSize:
-    return ElasticSize(
-        name=own.wanted.name,
-        budget=own.wanted.budget,
-        found=own.figures,
-        network=standing.wanted.name,
-        offered=standing.figures,
-        layers=len(standing.choices),
-        files=exported[standing.wanted.name],
-    )
-
-
 def _result(
     job: Job,
     rows: tuple[ElasticSize, ...],
-    full: SizeFigures,
+    whole: SizeFigures,
     norms: str | None,
     directory: Path,
     seconds: Mapping[str, float],
@@ -207,12 +174,13 @@ def _result(
         mode=job.mode,
         rank_selection=job.cutting.rank_selection,
         score=score_name(job),
-        full=full,
+        full=whole,
         sizes=rows,
         norms=norms,
         norm_images=len(job.norm_images),
         latency_table=None if clock is None else str(clock.path),
         device=None if clock is None else clock.table.device,
+        provenance=None if clock is None else clock.table.provenance,
         split=job.subject.splits.summary,
         skipped=(*job.material.unfit, *job.prepared.skipped),
         seconds={stage: round(value, 3) for stage, value in seconds.items()},

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from edgecompress.core.elastic_results import SizeFigures
-from edgecompress.core.types import Accuracy
+from edgecompress.core.types import Accuracy, Metric
 from edgecompress.data.splits import Split
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.pipeline.elastic_job import Job
+from edgecompress.pipeline.elastic_sizes import WantedSize
 from edgecompress.pipeline.evaluate import accuracy, batch_size
 from edgecompress.search.contract import Choices
 
@@ -62,21 +63,28 @@ def _answers(network: nn.Module, split: Split, size: int) -> Tensor:
     return torch.cat([network(images).argmax(1) for images, _ in split.batches(size)])
 
 
-def offered_networks(figures: Mapping[str, SizeFigures]) -> dict[str, str]:
-    """Returns whose network each size gets: its own, or that of the smaller size with the best score.
+def offered_networks(
+    wanted: Sequence[WantedSize], figures: Mapping[str, SizeFigures], whole: SizeFigures
+) -> dict[str, str]:
+    """Returns whose network each size gets: the one with the best score of all within its budget.
 
-    Smaller is what takes less time, where that is known, and else what has fewer MACs.
+    That is its own where no other is better. What fits a budget fits a larger one, so a larger size is never
+    worse on the selection images.
     """
-    in_ms = all(one.predicted_ms is not None for one in figures.values())
+    return {one.name: _best_within(one, figures, whole) for one in wanted}
 
-    def cost(name: str) -> float:
-        one = figures[name]
-        return one.predicted_ms if in_ms and one.predicted_ms is not None else float(one.macs)
 
-    stands: dict[str, str] = {}
-    best: str | None = None
-    for name in sorted(figures, key=cost):
-        if best is None or figures[name].score >= figures[best].score:
-            best = name
-        stands[name] = best
-    return stands
+def _best_within(one: WantedSize, figures: Mapping[str, SizeFigures], whole: SizeFigures) -> str:
+    metric = one.budget.metric
+    limit = one.budget.limit(_cost(whole, metric))
+    fitting = [name for name, each in figures.items() if name == one.name or _cost(each, metric) <= limit]
+    return max(
+        fitting, key=lambda name: (figures[name].score, name == one.name, -_cost(figures[name], metric))
+    )
+
+
+def _cost(one: SizeFigures, metric: Metric) -> float:
+    if metric != "ms":
+        return float(one.macs)
+    assert one.predicted_ms is not None  # sizes in milliseconds have a table
+    return one.predicted_ms

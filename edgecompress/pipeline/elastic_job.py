@@ -9,12 +9,10 @@ from edgecompress.core.progress import Progress
 from edgecompress.core.types import Layer, Metric
 from edgecompress.data.splits import Split
 from edgecompress.errors import ConfigError
-from edgecompress.latency.calibration import find_calibration
 from edgecompress.nets.modules import find_layers
 from edgecompress.pipeline.elastic_sizes import Sizing, WantedSize, prepare_sizes
 from edgecompress.pipeline.elastic_subject import ElasticImages, ElasticSubject
 from edgecompress.pipeline.latency_costs import Clock, read_clock
-from edgecompress.pipeline.latency_files import read_table
 from edgecompress.pipeline.material import Material
 from edgecompress.pipeline.preparation import Prepared, Setting
 from edgecompress.pipeline.target_layers import chosen_layers
@@ -62,10 +60,11 @@ def prepare_job(
     loaded = subject.loaded
     names = chosen_layers(loaded, cutting.layers or subject.usual_layers)
     layers, unfit = find_layers(loaded.module, names, loaded.ref.input_shape)
-    clock = None
+    clock, unknown = None, tuple[Layer, ...]()
     if cutting.latency_table is not None:
-        layers = _timed_layers(layers, cutting.latency_table, subject) if cutting.layers is None else layers
-        clock = read_clock(cutting.latency_table, loaded, layers)
+        clock = read_clock(cutting.latency_table, loaded, () if cutting.layers is None else layers)
+        layers, unknown = _timed_and_others(layers, clock)
+    unfit += tuple((one.name, "the latency table does not have it") for one in unknown)
     material = Material(loaded, layers, unfit, subject.splits)
     costs: dict[Metric, Costs] = shape_costs(material.totals)
     if clock is not None:
@@ -84,8 +83,10 @@ def _check(subject: ElasticSubject, wanted: Sequence[WantedSize], cutting: Cutti
         raise ConfigError("--latency-table: is of the network before it was pruned; give sizes as shares")
 
 
-def _timed_layers(layers: tuple[Layer, ...], table: str, subject: ElasticSubject) -> tuple[Layer, ...]:
-    """Leaves out the layers a table knows nothing of; they stay whole."""
-    ref = subject.loaded.ref
-    known = find_calibration(read_table(table), ref.source, ref.input_shape).layers
-    return tuple(one for one in layers if one.name in known)
+def _timed_and_others(layers: tuple[Layer, ...], clock: Clock) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
+    """Returns the layers a table can tell of, and those that stay whole since it cannot."""
+    known = clock.calibration.layers
+    return (
+        tuple(one for one in layers if one.name in known),
+        tuple(one for one in layers if one.name not in known),
+    )

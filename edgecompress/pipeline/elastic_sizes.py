@@ -8,6 +8,7 @@ renew norms     statistics of batch norms belong to a size, so they are found an
 from __future__ import annotations
 
 import functools
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from torch import nn
 from edgecompress.core.progress import Progress
 from edgecompress.core.types import Budget
 from edgecompress.data.splits import Split
-from edgecompress.errors import ConfigError
+from edgecompress.errors import BudgetError, ConfigError
 from edgecompress.pipeline.engine import build, choose
 from edgecompress.pipeline.evaluate import batch_size
 from edgecompress.pipeline.preparation import Offer, Prepared, Recipe, Setting, offer, prepare
@@ -28,6 +29,8 @@ from edgecompress.train.truncation import CHANNEL, SPATIAL, Mode
 SEQUENCE_PIXELS = 1 << 22
 """Of all images together: so many, with all that a network makes of them, fit in the memory of a laptop."""
 ONE_PASS_BATCH = 64
+SHARE_STEP, MS_STEP = 1e-3, 1e-4
+"""To these the smallest possible size is rounded up in messages."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,14 @@ def _size(text: str) -> WantedSize:
     if match is None or value <= 0 or (match[2] is None and value > 1):
         raise ConfigError(f"--sizes {text!r}: not understood; write a share of the MACs, as 0.5, or 12ms")
     if match[2]:
-        return WantedSize(f"{value:g}ms", Budget(metric="ms", value=value, relative=False))
-    name = f"{value:.2f}" if round(value, 2) == value else f"{value:g}"
+        return WantedSize(f"{_plain(value)}ms", Budget(metric="ms", value=value, relative=False))
+    name = f"{value:.2f}" if round(value, 2) == value else _plain(value)
     return WantedSize(name, Budget(metric="macs", value=value, relative=True))
+
+
+def _plain(value: float) -> str:
+    """Returns a number as people write it: never 1e-05."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,29 @@ def _floored(selection: Selection, least: int) -> Selection:
         return selection
     rule = functools.partial(global_values.select, relative=relative[selection.name], rank_min=least)
     return replace(selection, select=rule)
+
+
+def size_of(prepared: Prepared, wanted: WantedSize, progress: Progress) -> tuple[Choices, nn.Module]:
+    """Returns the ranks of a size and its network, as `cut_to`, and names the size where it fails.
+
+    Raises:
+        BudgetError: the size cannot be reached; the message says which is the smallest that can.
+    """
+    try:
+        return cut_to(prepared, wanted.budget, progress)
+    except BudgetError as error:
+        if error.nearest is None:
+            raise BudgetError(f"--sizes {wanted.name}: {error}") from None
+        smallest = _smallest(prepared, wanted.budget, error.nearest)
+        told = f"--sizes {wanted.name}: cannot be reached; the smallest possible is {smallest}"
+        raise BudgetError(told, nearest=error.nearest) from None
+
+
+def _smallest(prepared: Prepared, budget: Budget, nearest: float) -> str:
+    if budget.metric == "ms":
+        return f"{_plain(math.ceil(nearest / MS_STEP) * MS_STEP)}ms"
+    share = nearest / prepared.setting.costs[budget.metric].dense
+    return _plain(math.ceil(share / SHARE_STEP) * SHARE_STEP)
 
 
 def cut_to(prepared: Prepared, budget: Budget, progress: Progress) -> tuple[Choices, nn.Module]:

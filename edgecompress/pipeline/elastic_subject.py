@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from edgecompress.core.runs import RUN_FILE, Run, read_run
 from edgecompress.core.types import Plan, Size
 from edgecompress.data.sources import open_source
-from edgecompress.data.splits import Split, Splits, image_sets, make_splits
+from edgecompress.data.splits import Split, Splits, image_sets, make_splits, with_fewer_reported
 from edgecompress.errors import ConfigError
 from edgecompress.nets.artefact import load, read_plan
 from edgecompress.nets.sources import LoadedModel, load_model, loaded_as
@@ -123,7 +123,7 @@ def _of_run(path: Path, images: ElasticImages) -> ElasticSubject:
     if run is None or run.command != "train":
         splits = _drawn(loaded, own, seed=0 if run is None else run.seed)
         return ElasticSubject(loaded, plan, splits, path, data, own.report_data)
-    splits = _as_trained(loaded, own, run) if images.data is None else _drawn(loaded, own, seed=run.seed)
+    splits = _as_trained(loaded, images, run) if images.data is None else _drawn(loaded, own, seed=run.seed)
     return ElasticSubject(
         loaded,
         plan,
@@ -148,16 +148,35 @@ def _number(options: Mapping[str, JsonValue], name: str) -> int | None:
 
 
 def _as_trained(loaded: LoadedModel, images: ElasticImages, run: Run) -> Splits:
-    report = _number(run.options, "report_images") if images.report is None else images.report
-    wanted = TrainingCounts(
-        images.data,
-        images.report_data,
+    """Draws the images of a training again; reports on other or on fewer ones where that is asked for.
+
+    What was trained on or chosen with stays what it was: a set without test images of its own is cut in
+    three, so a report of another length would move the other two.
+    """
+    counts = TrainingCounts(
+        _text(run.options, "data"),
+        _text(run.options, "report_data"),
         _number(run.options, "training_images"),
         _number(run.options, "selection_images"),
-        report,
+        _number(run.options, "report_images"),
         run.seed,
     )
-    return training_splits(loaded, wanted)
+    trained = training_splits(loaded, counts)
+    if images.report is None and images.report_data is None:
+        return trained
+    other = images.report_data or counts.report_data
+    asked = training_splits(loaded, replace(counts, report_data=other, report=images.report))
+    if _used(asked) == _used(trained):
+        return asked
+    if images.report is None or images.report_data is not None:
+        raise ConfigError(
+            f"--report-data {other}: {run.name} was trained and reported on parts of one set; leave it out"
+        )
+    return with_fewer_reported(trained, images.report)
+
+
+def _used(splits: Splits) -> tuple[tuple[int, ...], ...]:
+    return splits.calibration.indices, splits.selection.indices
 
 
 def _drawn(loaded: LoadedModel, images: ElasticImages, *, seed: int) -> Splits:

@@ -94,7 +94,7 @@ def export(
             compute what its network does; then nothing is written.
     """
     others = tuple(name for name in dict.fromkeys(precisions) if name != "fp32")
-    kinds = _formats(formats, others, dynamic_batch=dynamic_batch)
+    kinds = chosen_formats(formats, others, dynamic_batch=dynamic_batch)
     chosen = {kind.name: usable_converters(kind, converter) for kind in kinds}
     subject = find_subject(
         model,
@@ -114,7 +114,7 @@ def export(
         parity=images,
     )
     directory = output or subject.directory
-    _check_writable(directory)
+    check_writable(directory)
     limits = _limits(atol, min_agreement)
     with tempfile.TemporaryDirectory() as scratch:
         job = _Job(subject, shown, kinds, chosen, others, limits, dynamic_batch, Path(scratch), progress)
@@ -137,7 +137,14 @@ class _Job:
     progress: Progress
 
 
-def _formats(names: Sequence[str], precisions: Sequence[str], *, dynamic_batch: bool) -> tuple[Format, ...]:
+def chosen_formats(
+    names: Sequence[str], precisions: Sequence[str], *, dynamic_batch: bool
+) -> tuple[Format, ...]:
+    """Returns the formats of these names.
+
+    Raises:
+        ConfigError: there is no such format, or it does not go with the precisions or any batch.
+    """
     known = discover(package, Format)
     kinds = tuple(pick(known, name, what="format") for name in dict.fromkeys(names))
     if not kinds:
@@ -164,7 +171,7 @@ def _limits(atol: float | None, min_agreement: float | None) -> dict[str, Limits
     return limits
 
 
-def _check_writable(directory: Path) -> None:
+def check_writable(directory: Path) -> None:
     """Finds out before the long work whether files can be written, and leaves no trace of that.
 
     Raises:

@@ -26,6 +26,7 @@ def elastic_text(result: ElasticResult) -> RenderableType:
         *lines(f"left whole: {name}: {reason}" for name, reason in result.skipped),
         stage_times(result.seconds),
         Text.assemble("written to ", (result.directory, "bold"), ", figures in elastic.json"),
+        *lines(_next(result)),
     )
 
 
@@ -57,14 +58,14 @@ def _remarks(result: ElasticResult) -> list[str]:
     for one in ordered(result):
         if one.network != one.name:
             worse = f"{one.found.score:.2f} at its own size"
-            found.append(f"* {one.name} is the network of {one.network}, which is better: {worse}")
+            found.append(f"* {one.name} is the network of {one.network}, which fits and is better: {worse}")
     if result.norms is not None:
         found.append(f"batch norms renewed {result.norms}, on {result.norm_images} training images")
     return found
 
 
 def _where(result: ElasticResult) -> str:
-    return "" if result.device is None else f"; ms predicted for {result.device}"
+    return "" if result.device is None else f"; ms predicted for {result.device} ({result.provenance})"
 
 
 def _files(result: ElasticResult) -> Table:
@@ -75,3 +76,11 @@ def _files(result: ElasticResult) -> Table:
             name = f"{size.name}/exports/{one.file}"
             add_row(rows, name, one.converter, megabytes(one.size_bytes), agreed, off)
     return rows
+
+
+def _next(result: ElasticResult) -> list[str]:
+    """Returns how to load a size, and how to measure all of them in turns."""
+    sizes = ordered(result)
+    first = [f"{result.directory}/{one.name}/exports/{one.files[0].file}" for one in sizes if one.files]
+    loaded = f'in Python: edgecompress.load("{result.directory}/{sizes[-1].name}")'
+    return [loaded, f"next: edgecompress bench {' '.join(first)}"]

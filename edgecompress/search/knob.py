@@ -87,5 +87,6 @@ def unreachable(problem: Problem, nearest: float) -> BudgetError:
     step = MS_STEP if problem.metric == "ms" else 1
     return BudgetError(
         f"budget {problem.metric}={problem.limit:.12g}: cannot be met; "
-        f"the nearest reachable is {problem.metric}={math.ceil(nearest / step) * step:.12g}"
+        f"the nearest reachable is {problem.metric}={math.ceil(nearest / step) * step:.12g}",
+        nearest=nearest,
     )
