@@ -124,9 +124,10 @@ def test_a_name_being_written_is_not_given_out_again(tmp_path):
     assert other.name == "compress-resnet20-002"
 
 
-def test_a_claim_left_by_a_killed_process_costs_one_number_and_nothing_else(tmp_path):
+def test_a_claim_left_by_a_killed_process_is_nobodys(tmp_path):
     (tmp_path / ".compress-resnet20-001.claim").touch()
-    assert make_run(tmp_path).name == "compress-resnet20-002"
+    assert make_run(tmp_path).name == "compress-resnet20-001"
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_failed_run_leaves_nothing(tmp_path):

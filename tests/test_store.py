@@ -211,6 +211,17 @@ def test_a_killed_process_leaves_what_was_there_and_hinders_nobody(tmp_path, exi
     write_text(tmp_path / "file", "new")
     assert names(tmp_path / "run") == ["new"]
     assert (tmp_path / "file").read_text() == "new"
+    assert not list(tmp_path.glob(".run.*"))  # what the killed one left is gone
+
+
+def test_what_is_being_written_is_not_taken_for_what_a_killed_process_left(tmp_path):
+    with new_directory(tmp_path / "run", replace=True) as first:
+        (first / "first").write_text("")
+        make(tmp_path / "run", "second")
+        (tmp_path / ".run.2.abcd1234").mkdir()  # of another name
+        make(tmp_path / "run", "third", replace=True)
+    assert names(tmp_path / "run") == ["first"]
+    assert names(tmp_path) == [".run.2.abcd1234", "run"]
 
 
 FULL = """

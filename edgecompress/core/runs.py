@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
+import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from pydantic import AwareDatetime, JsonValue
 
@@ -204,26 +206,38 @@ def claim_name(
     stem = _stem(command, options)
     for number in itertools.count(1):
         candidate = f"{stem}-{number:03d}"
-        claim = runs_dir / f".{candidate}.claim"
-        if not _create_exclusively(claim):
-            continue
-        try:
+        with _claimed(runs_dir / f".{candidate}.claim") as ours:
             # looked at under the claim: another process may just have finished the run of this name
-            if not (runs_dir / candidate).exists() and not work_directory(runs_dir, candidate).exists():
+            free = not (runs_dir / candidate).exists() and not work_directory(runs_dir, candidate).exists()
+            if ours and free:
                 yield candidate
                 return
-        finally:
-            claim.unlink(missing_ok=True)
 
 
-def _create_exclusively(file: Path) -> bool:
+@contextlib.contextmanager
+def _claimed(file: Path) -> Iterator[bool]:
+    """Yields whether the file is ours: made and locked. The claim of a killed process is nobody's."""
     try:
-        file.touch(exist_ok=False)
-    except FileExistsError:
-        return False
+        stream = file.open("ab")
     except OSError as error:
         raise ArtefactError(f"{file.parent}: could not be written: {error.strerror or error}") from None
-    return True
+    with stream:
+        ours = _is_locked(stream, file)
+        try:
+            yield ours
+        finally:
+            if ours:
+                file.unlink(missing_ok=True)
+
+
+def _is_locked(stream: BinaryIO, file: Path) -> bool:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(stream.fileno()), file.stat())
+    except (BlockingIOError, FileNotFoundError):  # another process has it, or has just removed it
+        return False
+    except OSError:  # some network disks lock nothing; two runs at once are then up to the user
+        return True
 
 
 def _make_directory(path: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -116,8 +116,13 @@ def _blaming(path: Path) -> Iterator[None]:
 def sweep_temporaries(path: Path) -> None:
     """Removes what processes that were killed while writing `path` left; nobody else may be writing it."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        if re.fullmatch(re.escape(f".{path.name}.") + "[a-z0-9_]{8}", left.name) and left.is_file():
+        if _is_of(path, left) and left.is_file():
             left.unlink(missing_ok=True)
+
+
+def _is_of(path: Path, temporary: Path) -> bool:
+    """Whether that is what we call something temporary that is to become `path`."""
+    return bool(re.fullmatch(re.escape(f".{path.name}.") + "[a-z0-9_]{8}", temporary.name))
 
 
 @contextlib.contextmanager
@@ -153,13 +158,54 @@ def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
         if path.exists() and not path.is_dir():
             raise ArtefactError(f"{path}: is a file, not a run to overwrite; give another name")
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        remove_abandoned(one for one in path.parent.glob(f".{glob.escape(path.name)}.*") if _is_of(path, one))
+        temporary, handle = held_directory(path.parent, f".{path.name}.")
     try:
         yield temporary
         with _blaming(path):
             _move_into_place(temporary, path, replace=replace)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        os.close(handle)
+
+
+def held_directory(base: Path, prefix: str) -> tuple[Path, int]:
+    """Makes a temporary directory that tells others that its process lives: it is locked until that ends.
+
+    Returns it and the descriptor to close when it is no longer needed.
+    """
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # taken for abandoned before it could be locked
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # being removed, for the same reason
+            os.close(handle)
+            continue
+        except OSError:  # some network disks lock nothing; nothing is removed from them either
+            return path, handle
+        if path.is_dir():
+            return path, handle
+        os.close(handle)
+
+
+def remove_abandoned(directories: Iterable[Path]) -> None:
+    """Removes those whose process has ended without doing so, as a killed one does."""
+    for path in directories:
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # gone, no directory, or another user's
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except OSError:  # in use
+            pass
+        finally:
+            os.close(handle)
 
 
 def _move_into_place(temporary: Path, path: Path, *, replace: bool) -> None:

@@ -204,7 +204,11 @@ def _begin(work: Path, start: Start, name: str) -> None:
         directory=str(Path.cwd()),
         overwrite=start.overwrite,
     )
-    write_record(work / BEGUN_FILE, begun)
+    try:
+        write_record(work / BEGUN_FILE, begun)
+    except ArtefactError:  # a full disk: what has not begun takes no name
+        _remove(work)
+        raise
 
 
 def _check_same(work: Path, start: Start) -> None:

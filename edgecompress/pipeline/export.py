@@ -306,6 +306,7 @@ def _recorded(ref: ModelRef, directory: Path, files: Sequence[ExportedFile], ima
         calibration_images=calibrated or (old.calibration_images if old and kept else None),
         versions=installed_versions(),
     )
+    sweep_temporaries(directory / EXPORT_FILE)
     write_record(directory / EXPORT_FILE, result)
     return result.model_copy(update={"files": tuple(files), "calibration_images": calibrated})
 
