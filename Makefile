@@ -1,6 +1,10 @@
 # make quickstart   sets up .venv, then compresses the embedded network and shows before and after
 # make test         sets up .venv with the development tools, then runs linters, type check and all tests
 # make lint         linters and type check only
+# make fuzz         reads 100,000 damaged files of every format; takes about half an hour on one core
+# make kills        kills commands at 50 random moments and lets them go on; takes about half an hour
+# make memory       measures the memory of large networks against the ceilings of docs/reliability.md
+# make audit        looks for known faults of dependencies, which needs a network, and lists their licences
 # make pixel4-table builds devices/tables/pixel4.json again, under qemu; takes about an hour on two cores
 # make clean        removes .venv and caches; runs/ stays
 
@@ -18,9 +22,14 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 # LiteRT for aarch64, for tests that run ARM code under qemu
 ARM_WHEEL := $(VENV)/arm-wheel
 
+AUDITOR := $(VENV)/auditor
+
 PIXEL4_MODELS := fashion_resnet fashion_vit resnet20 resnet56 resnet18 mobilenet_v2 efficientnet_lite0
 
-.PHONY: quickstart test lint clean debian-packages arm-wheel pixel4-table
+FUZZ_INPUTS ?= 100000
+KILLS       ?= 50
+
+.PHONY: quickstart test lint fuzz kills memory audit clean debian-packages arm-wheel pixel4-table
 
 quickstart: $(INSTALLED)
 	$(BIN)/edgecompress quickstart
@@ -34,6 +43,24 @@ lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+fuzz: $(INSTALLED_DEV)
+	$(BIN)/python tests/fuzz/run.py --inputs $(FUZZ_INPUTS)
+
+kills: $(INSTALLED_DEV) debian-packages arm-wheel
+	EDGECOMPRESS_TEST_WHEEL=$$(ls $(CURDIR)/$(ARM_WHEEL)/*.whl 2>/dev/null | head -n 1) \
+		$(BIN)/python tests/soak/kills.py --moments $(KILLS)
+
+memory: $(INSTALLED_DEV)
+	$(BIN)/python tests/soak/memory.py
+
+# pip-audit has an environment of its own; without --strict it calls clean what it could not look up
+audit: $(INSTALLED_DEV)
+	$(BIN)/python tests/licences.py
+	[ -x $(AUDITOR)/bin/pip-audit ] || \
+		{ $(PYTHON) -m venv $(AUDITOR) && $(AUDITOR)/bin/pip install --quiet pip-audit; }
+	$(BIN)/python tests/licences.py --requirements > $(AUDITOR)/requirements.txt
+	$(AUDITOR)/bin/pip-audit --strict --no-deps --disable-pip --requirement $(AUDITOR)/requirements.txt
 
 debian-packages:
 	sh tests/install-debian-packages.sh tests/debian-packages.txt

@@ -1,0 +1,196 @@
+"""Kills commands at random moments, lets them go on, and compares what they make with the undisturbed.
+
+    python tests/soak/kills.py --moments 50 --json
+
+Every moment is a fresh start in an empty folder: the command and all it has started are killed (SIGKILL)
+after a time drawn evenly from nothing to what the undisturbed command took, and then a user goes on as the
+documentation says. Weights, plans, tables, images and exported files must be the same bytes, records the
+same but for what the clock says in them. A command that ended before its moment counts for nothing and is
+started again. Exits with 1 where a result differs, is lost, or something is left behind.
+"""
+
+# ruff: noqa: T201  what it prints is its result
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+from soak.killed_commands import (  # noqa: E402  needs the path above
+    Case,
+    Words,
+    chosen_cases,
+    found,
+    left_over,
+    make_folder,
+    next_words,
+    prepare,
+    reason_to_leave_out,
+    temporary_base,
+)
+
+TIMEOUT_S = 600.0
+Environment = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One kill and what came of it."""
+
+    at_s: float
+    steps: int
+    """Finished steps that were on the disk; the command before may have loaded libraries, no more."""
+    faults: tuple[str, ...]
+
+
+@dataclass
+class Row:
+    """What came of all kills of one command."""
+
+    command: str
+    seconds: float
+    """Of the undisturbed command."""
+    killed: int = 0
+    in_the_middle: int = 0
+    """Kills that found finished steps."""
+    same: int = 0
+    leftovers: int = 0
+    faults: tuple[str, ...] = ()
+
+    def add(self, moment: Moment) -> None:
+        """Counts a moment."""
+        self.killed += 1
+        self.in_the_middle += moment.steps > 0
+        self.same += not [one for one in moment.faults if not one.startswith("left")]
+        self.leftovers += any(one.startswith("left") for one in moment.faults)
+        self.faults += tuple(f"at {moment.at_s:.2f} s: {one}" for one in moment.faults)
+
+
+def main() -> int:
+    """Kills all commands asked for and prints a table or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--moments", type=int, default=50, help="in all, dealt out evenly")
+    parser.add_argument("--only", nargs="*", help="commands; all of them by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    cases = chosen_cases(asked.only)
+    with temporary_base() as name:
+        environment = prepare(Path(name) / "cache")
+        rows = [_row(one, asked.moments // len(cases), asked.seed, Path(name), environment) for one in cases]
+    _print(rows, as_json=asked.json)
+    return int(any(row.faults for row in rows))
+
+
+def _row(case: Case, moments: int, seed: int, base: Path, environment: Environment) -> Row:
+    if reason := reason_to_leave_out(case):
+        return Row(case.name, 0.0, faults=(reason,))
+    base = base / case.name.replace(" ", "-")
+    whole, rng = make_folder(base, "whole"), random.Random(f"{seed} {case.name}")
+    start = time.monotonic()
+    _call(case.words, whole, environment)  # reads libraries from the disk for the first time
+    first_s, start = time.monotonic() - start, time.monotonic()
+    _call(case.words, make_folder(base, "again"), environment)
+    row = Row(case.name, round(min(first_s, time.monotonic() - start), 2))
+    if found(case, whole) != found(case, base / "again"):
+        row.faults += ("undisturbed, it gives another result the second time",)
+    while row.killed < moments:
+        folder = make_folder(base, f"{row.killed:03d}-{rng.randrange(10**9)}")
+        moment = _moment(case, folder, whole, rng.uniform(0, row.seconds), environment)
+        if moment is not None:
+            row.add(moment)
+            print(f"{case.name}: {moment}", file=sys.stderr, flush=True)
+    return row
+
+
+def _moment(case: Case, folder: Path, whole: Path, at_s: float, environment: Environment) -> Moment | None:
+    """Kills a command and goes on; None where it had ended before."""
+    if not _killed(case.words, folder, at_s, environment):
+        return None
+    steps, faults = case.begun(folder), []
+    try:
+        _go_on(case, folder, environment)
+    except RuntimeError as error:
+        faults.append(str(error))
+    wanted, got = found(case, whole), found(case, folder)
+    faults += [
+        f"differs: {one}" for one in sorted(wanted.keys() | got.keys()) if wanted.get(one) != got.get(one)
+    ]
+    faults += [f"left behind: {one}" for one in left_over(case, folder)]
+    return Moment(round(at_s, 2), steps, tuple(faults))
+
+
+def _killed(words: Words, folder: Path, at_s: float, environment: Environment) -> bool:
+    process = subprocess.Popen(
+        _words(words),
+        cwd=folder,
+        env=environment | {"TMPDIR": str(folder / "tmp")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        process.wait(at_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait() == -signal.SIGKILL
+
+
+def _go_on(case: Case, folder: Path, environment: Environment) -> None:
+    """Does as a user would: goes on where that can be, else begins anew."""
+    words = next_words(case, None)
+    assert words is not None
+    try:
+        _call(words, folder, environment)
+    except RuntimeError as error:
+        if words == case.words:
+            raise
+        again = next_words(case, str(error))
+        if again is not None:
+            _call(again, folder, environment)
+
+
+def _call(words: Words, folder: Path, environment: Environment) -> None:
+    done = subprocess.run(
+        _words(words),
+        cwd=folder,
+        env=environment | {"TMPDIR": str(folder / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"`{' '.join(words[:2])}` exits with {done.returncode}: {done.stderr[-500:]}")
+
+
+def _words(words: Words) -> list[str]:
+    return [sys.executable, "-m", "edgecompress", *words]
+
+
+def _print(rows: list[Row], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    names = ("seconds", "killed", "in the middle", "same", "leftovers")
+    print(f"{'command':16}" + "".join(f"{name:>15}" for name in names))
+    for row in rows:
+        counts = (row.seconds, row.killed, row.in_the_middle, row.same, row.leftovers)
+        print(f"{row.command:16}" + "".join(f"{one:>15}" for one in counts))
+        for fault in row.faults:
+            print(f"    {fault}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
