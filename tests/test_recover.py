@@ -8,6 +8,7 @@ import torch
 from made_recoveries import MODEL, SIDE, damage, write_home
 from safetensors.torch import load_file, save_file
 
+from edgecompress.core.memo import NO_MEMO
 from edgecompress.core.types import Group, Plan
 from edgecompress.data.image_sets import ArraySet
 from edgecompress.errors import ArtefactError, ConfigError, DataError, ModelError
@@ -227,7 +228,7 @@ def _kept_anyway(climb):
 
     def climbing(scene, levels, passed):
         found = climb(scene, levels, passed)
-        module = levels[-1].run(scene, load("runs/damaged")).module
+        module = levels[-1].run(replace(scene, memo=NO_MEMO), load("runs/damaged")).module
         return replace(found, module=module)
 
     return climbing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
@@ -14,22 +14,22 @@ from edgecompress.core.plugins import pick
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.recover_results import RecoverResult
 from edgecompress.core.results import ModelSummary
-from edgecompress.core.runs import resolve_run, work_directory
+from edgecompress.core.runs import work_directory
 from edgecompress.core.store import sha256_of, write_record
 from edgecompress.core.types import Plan
 from edgecompress.core.unfinished import BEGUN_FILE, Start, resumable_run
 from edgecompress.data.readers.synthetic import open_synthetic
 from edgecompress.data.splits import Splits
-from edgecompress.errors import ArtefactError, ConfigError, DataError, ModelError
-from edgecompress.nets.artefact import PLAN_FILE, WEIGHTS_FILE, load, read_plan, save_artefact
-from edgecompress.nets.attention_rewrite import rewrite_attention_
-from edgecompress.nets.sources import LoadedModel, load_model
+from edgecompress.errors import ConfigError, DataError
+from edgecompress.nets.artefact import WEIGHTS_FILE, load, read_plan, save_artefact
+from edgecompress.nets.sources import LoadedModel
 from edgecompress.pipeline.evaluate import batch_size
 from edgecompress.pipeline.material import Material
 from edgecompress.pipeline.recover_images import has_labels, images_of_run, recovery_splits
 from edgecompress.pipeline.recover_judge import SelectionJudge
 from edgecompress.pipeline.recover_ladder import climb, deal_out, passed_by
 from edgecompress.pipeline.recover_levels import LEVELS, Level
+from edgecompress.pipeline.recover_parent import dense_network, run_meant
 from edgecompress.pipeline.recover_recipes import RecoverPreset, pick_recipe
 from edgecompress.pipeline.recover_scene import Scene
 from edgecompress.pipeline.recover_synthetic import check_synthetic
@@ -106,7 +106,7 @@ def recover(
     Raises:
         EdgeCompressError: an option, the run, its dense network or the data is wrong.
     """
-    path = _run_meant(run, runs_dir)
+    path = run_meant(run, runs_dir)
     options = {key: value for key, value in locals().items() if key not in (*HOW, "path")}
     options["run"] = str(path)
     recipe = pick_recipe(
@@ -124,7 +124,7 @@ def recover(
         pick(LEVELS, level, what="level")
     plan = read_plan(path)
     parse_variations(augment or "none", plan.model.preprocess.size, labels=False)
-    loaded = _dense(plan, weights, path)
+    loaded = dense_network(plan, weights, path)
     counts = TrainingCounts(data, report_data, training_images, selection_images, report_images, seed)
     own = loaded.data or (None if synthetic is None else f"synthetic:{synthetic}")
     splits = recovery_splits(plan.model, own, counts, images_of_run(path))
@@ -253,49 +253,6 @@ def _recovered(job: _Job, path: Path, memo: Memo) -> tuple[RecoverResult, nn.Mod
 
 def _summary(job: _Job, memo: Memo, network: nn.Module, what: str) -> ModelSummary:
     return memo.record(what, ModelSummary, lambda: job.material.summary(network, job.progress, what=what))
-
-
-def _run_meant(run: str | None, runs_dir: Path) -> Path:
-    """Returns the directory of a run or artefact.
-
-    Raises:
-        ArtefactError: there is none, or it holds no network.
-    """
-    if run is not None and (Path(run) / PLAN_FILE).is_file():
-        return Path(run)
-    path = resolve_run(run, runs_dir, containing=PLAN_FILE)
-    if not (path / PLAN_FILE).is_file():
-        raise ArtefactError(f"{path}: holds no {PLAN_FILE}; it has no network that could be recovered")
-    return path
-
-
-def _dense(plan: Plan, weights: str | None, path: Path) -> LoadedModel:
-    """Loads the network a run started from, as the plan wants it.
-
-    Raises:
-        ModelError: there was none, or it cannot be found.
-        ArtefactError: it is no longer the one the run started from.
-    """
-    ref, asked = plan.model, plan.model.preprocess
-    if ref.source.startswith("cells:") and ref.weights is None:
-        raise ModelError(f"{path}: was not made from a trained network, so nothing can be won back; train it")
-    loaded = load_model(
-        ref.source,
-        weights=weights or ref.weights,
-        classes=ref.classes,
-        input_size=asked.size,
-        channels=len(asked.mean),
-        mean=asked.mean,
-        std=asked.std,
-    )
-    if loaded.ref.weights_sha256 != ref.weights_sha256:
-        raise ArtefactError(
-            f"{weights or ref.weights or ref.source}: is not the checkpoint {path} was made from: it "
-            "changed, or is of another model; pass the right one as --weights"
-        )
-    if plan.attention_rewritten:
-        rewrite_attention_(loaded.module, ref.input_shape)
-    return replace(loaded, module=loaded.module.eval().requires_grad_(False), ref=ref)
 
 
 def _planned(level: str | None, splits: Splits, *, only: bool) -> tuple[Level, ...]:

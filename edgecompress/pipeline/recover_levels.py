@@ -69,7 +69,7 @@ def _stats(scene: Scene, network: nn.Module) -> Attempt:
 def _statistics(scene: Scene, network: nn.Module) -> Iterator[Attempt]:
     """Yields networks with other statistics, to choose from."""
     batches = scene.few(scene.waiting)
-    if scene.layers:
+    if any(layer.name not in scene.rows for layer in scene.layers):
         shifted = copy.deepcopy(network)
         _repair_(scene, shifted, batches, "none", {})
         yield Attempt(shifted, f"means set right on {_count(batches)} images")
@@ -134,10 +134,11 @@ def _refit(scene: Scene, network: nn.Module) -> Attempt:
 def _repair_(
     scene: Scene, network: nn.Module, batches: Sequence[Tensor], which: Which, metrics: dict[str, LayerMetric]
 ) -> None:
+    fits = which != "none"  # of narrowed layers means alone cannot be set right
     repair_(
         network,
         scene.dense,
-        scene.layers,
+        [layer for layer in scene.layers if fits or layer.name not in scene.rows],
         {name: one for name, one in scene.choices.items() if name not in scene.rows},
         batches,
         {name: metrics.get(name, PLAIN) for name in scene.choices},

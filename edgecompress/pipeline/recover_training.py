@@ -6,6 +6,7 @@ import copy
 import math
 import time
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +18,17 @@ from edgecompress.pipeline.recover_recipes import Training, variation
 from edgecompress.pipeline.recover_scene import Attempt, Scene
 from edgecompress.train import optimisers
 from edgecompress.train.balance import balance_chains_
-from edgecompress.train.contract import Batch, MethodOptions, Objective, backward_once
+from edgecompress.train.contract import Batch, Course, Objective, backward_once
 from edgecompress.train.images import TrainingImages
 from edgecompress.train.loop import Fitted, fit
-from edgecompress.train.methods.plain import begin
 from edgecompress.train.mimic import Mix, mimicking
+from edgecompress.train.one_kernel import divided, join_blocks_
 from edgecompress.train.optimiser_contract import Optimiser
 from edgecompress.train.variations import parse_variations
 
-JUDGED = 20
-"""Times a network is judged while it trains, at most, where schedules do not count epochs."""
+JUDGED, JUDGED_AT_LEAST, JUDGING_SHARE = 20, 4, 0.05
+"""Times a network is judged while it trains, where schedules do not count epochs, and the share of the time
+that may take."""
 TIMED_STEPS = 3
 DIVERGED, LEAST_DIVERGED = 30.0, 10.0
 """Times the first loss, and what it must be at least, after which nothing good is to be expected."""
@@ -57,14 +59,15 @@ def trained(
     balance_chains_(network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a quarter faster on CPUs
     _choose_parameters_(scene, network, training)
+    join_blocks_(network, scene.choices)
     own = Split(split.images, split.indices[:most], split.role)
     images = _images(scene, training, own, labels=labels)
-    plain = mimicking(scene.dense, scene.places, mix)
+    plain = mimicking(_teacher(scene), scene.places, mix)
     seconds = scene.seconds[level] if seconds is None else seconds
     steps, images = _planned(scene, level, network, plain, images, training, seconds)
     judge = scene.judge.rightness if labels else scene.judge.likeness
     fitted = fit(
-        begin(network, MethodOptions()),
+        Course(network, partial(backward_once, network), lambda: divided(network).eval()),
         _stopping(scene, level, network, plain, images),
         images,
         training.settings(steps),
@@ -77,6 +80,11 @@ def trained(
     taken = fitted.rows[-1].steps if fitted.rows else 0
     told = _told(fitted, own, images, taken)
     return Attempt(made.requires_grad_(True), told, taken, changed=fitted.best_epoch != 0)
+
+
+def _teacher(scene: Scene) -> nn.Module:
+    """Returns the dense network as it is quickest."""
+    return copy.deepcopy(scene.dense).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def _usable(mix: Mix, *, places: bool, labels: bool) -> Mix | None:
@@ -117,22 +125,23 @@ def _planned(
     """
     if scene.steps is not None:
         steps = scene.steps[level]
-        return max(1, round(steps)), _judged_rarely(images, training, steps)
+        return max(1, round(steps)), _judged_rarely(images, training, steps, JUDGED)
     memo = scene.memo
     passes = discover(optimisers, Optimiser)[training.optimiser].passes
     a_step = memo.number(f"{level} step", lambda: passes * _step_seconds(network, objective, images))
     a_judging = memo.number(f"{level} judging", lambda: _judging_seconds(scene, network))
     steps = seconds / a_step
-    images = _judged_rarely(images, training, steps)
+    affordable = max(JUDGED_AT_LEAST, min(JUDGED, JUDGING_SHARE * seconds / a_judging))
+    images = _judged_rarely(images, training, steps, affordable)
     a_step += a_judging / images.steps_per_epoch
     return max(1, int(seconds / a_step)), images
 
 
-def _judged_rarely(images: TrainingImages, training: Training, steps: float) -> TrainingImages:
+def _judged_rarely(images: TrainingImages, training: Training, steps: float, times: float) -> TrainingImages:
     """Returns images whose epochs are long enough: of a few images they are over in no time."""
     if training.counts_epochs:
         return images
-    repeats = max(1, math.ceil(steps / JUDGED / images.steps_per_epoch))
+    repeats = max(1, math.ceil(steps / times / images.steps_per_epoch))
     longer = Split(images.split.images, images.split.indices * repeats, images.split.role)
     return replace(images, split=longer)
 
