@@ -129,7 +129,8 @@ def test_a_bare_folder_has_no_labels(tmp_path):
 
 def test_readers_have_different_names_and_folders_come_last():
     readers = list_readers()
-    assert {r.name for r in readers} == {"fashion-mnist", "idx", "npz", "cifar-png", "cifar-binary", "folder"}
+    known = {"fashion-mnist", "idx", "npz", "cifar-png", "cifar-binary", "synthetic", "folder"}
+    assert {reader.name for reader in readers} == known
     assert readers[-1].name == "folder" and all(reader.summary for reader in readers)
 
 

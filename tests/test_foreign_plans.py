@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +15,12 @@ from bench_files import onnx, write_exports
 from cli_calls import check_one_line_error, run
 
 import edgecompress
+from edgecompress.core.caches import cache_directory
 from edgecompress.core.types import ModelRef, Plan, Preprocess
 from edgecompress.errors import ArtefactError, ModelError
 from edgecompress.nets.artefact import PLAN_FILE, WEIGHTS_FILE, load, read_plan, save_artefact
+from edgecompress.nets.consent import TRUST_CODE
 from edgecompress.nets.sources import load_model
-from edgecompress.nets.user_code import TRUST_CODE
 
 CODE = """
 from pathlib import Path
@@ -39,6 +41,7 @@ def here(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.delenv(TRUST_CODE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another user's"))
     return folder
 
 
@@ -47,6 +50,7 @@ def artefact(code: Path, *, source: str | None = None, into: str = "artefact") -
     code.parent.mkdir(parents=True, exist_ok=True)
     code.write_text(CODE)
     network = load_model(f"{code}:model", input_size=(8, 8))
+    shutil.rmtree(cache_directory())
     Path(into).mkdir(exist_ok=True)
     ref = ModelRef(source=source or network.ref.source, preprocess=Preprocess(size=(8, 8)))
     save_artefact(Path(into), Plan(model=ref), network.module)
@@ -69,6 +73,36 @@ def test_a_file_outside_of_it_is_not_run(here, tmp_path, source):
     assert "\n" not in str(error.value) and not Path("ran").exists()
     with pytest.raises(ArtefactError, match="outside"):
         read_plan(path)
+
+
+def test_a_file_the_user_named_before_is_run_wherever_it_lies(here, tmp_path):
+    code = tmp_path / "elsewhere" / "mine.py"
+    path = artefact(code)
+    with pytest.raises(ArtefactError, match="outside"):
+        load(path)
+    assert run("inspect", f"{code}:model", "--input-size", "8x8").exit_code == 0
+    load(path)
+    assert run("export", path, "--onnx", "--no-dense").exit_code == 0
+
+
+def test_what_was_run_because_everything_is_trusted_is_not_remembered(here, tmp_path, monkeypatch):
+    code = tmp_path / "elsewhere" / "theirs.py"
+    path = artefact(code)
+    with monkeypatch.context() as patch:
+        patch.setenv(TRUST_CODE, "1")
+        load_model(f"{code}:model", input_size=(8, 8))
+    with pytest.raises(ArtefactError, match="outside"):
+        load(path)
+
+
+def test_a_home_that_cannot_be_written_is_no_error(here, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    code = tmp_path / "elsewhere" / "mine.py"
+    code.parent.mkdir()
+    code.write_text(CODE)
+    load_model(f"{code}:model", input_size=(8, 8))
+    assert Path("ran").exists()
 
 
 def test_a_link_does_not_lead_out(here, tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from built_runner import SMALL, SMALL_INT8, built, built_cache, call
 
+from edgecompress.core.caches import cache_directory
 from edgecompress.devices.native import build
 from edgecompress.devices.native.build import find_built, prepare, wanted_version
 from edgecompress.errors import ArtefactError, ConfigError, EdgeCompressError, MissingPackage
@@ -74,10 +75,10 @@ def test_other_source_is_another_runner(built, built_cache, tmp_path, monkeypatc
 
 def test_the_cache_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert build.cache_directory() == tmp_path / "edgecompress"
+    assert cache_directory() == tmp_path / "edgecompress"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert build.cache_directory() == tmp_path / ".cache" / "edgecompress"
+    assert cache_directory() == tmp_path / ".cache" / "edgecompress"
 
 
 def test_a_build_that_fails_leaves_nothing(tmp_path):

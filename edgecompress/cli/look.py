@@ -63,8 +63,8 @@ def list_(
         str,
         typer.Argument(
             metavar="KIND",
-            help="models, methods, factors, rank-selections, searches, scores, data, formats, converters, "
-            "devices or drivers.",
+            help="models, methods, factors, rank-selections, searches, scores, optimisers, data, formats, "
+            "converters, devices or drivers.",
         ),
     ],
     as_json: opt.AsJson = False,

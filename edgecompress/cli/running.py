@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from edgecompress.core.progress import NO_PROGRESS, Progress, terminal_progress
-from edgecompress.core.scratch import own_scratch
 from edgecompress.errors import EdgeCompressError
 
 if TYPE_CHECKING:
@@ -45,6 +44,8 @@ def running() -> Iterator[Progress]:
     Whatever libraries or a user's own model file print goes to stderr, so that stdout holds the
     result alone.
     """
+    from edgecompress.core.scratch import own_scratch  # imports pydantic, which --help should not wait for
+
     # read when torch starts its threads: waiting ones must not spin away the cores of a busy machine
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with (

@@ -100,7 +100,6 @@ def create_run(
         ConfigError: `name` cannot be a directory name.
         ArtefactError: the name is taken and `overwrite` is false, or the disk is full.
     """
-    _make_directory(runs_dir)
     with claim_name(runs_dir, name, command, options) as chosen:
         path = runs_dir / chosen
         with new_directory(path, replace=overwrite) as directory:
@@ -200,9 +199,10 @@ def claim_name(
     """
     if name is not None:
         check_name(name)
+    _make_directory(runs_dir)
+    if name is not None:
         yield name
         return
-    _make_directory(runs_dir)
     stem = _stem(command, options)
     for number in itertools.count(1):
         candidate = f"{stem}-{number:03d}"

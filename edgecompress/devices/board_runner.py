@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgecompress.core.caches import cache_directory
 from edgecompress.core.store import sha256_of
 from edgecompress.devices.android import taskset_mask
 from edgecompress.devices.benchmark_model import last_line
@@ -15,7 +16,6 @@ from edgecompress.devices.native.build import (
     LIBRARY,
     RUNNER,
     Built,
-    cache_directory,
     find_built,
 )
 from edgecompress.devices.transport import Done, Transport

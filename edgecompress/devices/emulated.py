@@ -15,13 +15,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from edgecompress.core.caches import cache_directory
 from edgecompress.core.counts import CountModel, Counts, modelled_ms, pick_model
 from edgecompress.core.device import Cluster, Device
 from edgecompress.core.measurement import Burst, Conditions, Environment, OpTime
 from edgecompress.core.store import read_record, sha256_of, write_record
 from edgecompress.devices.contract import BurstSize, Driver, Loaded, Options, Session
 from edgecompress.devices.litert_graph import operators_outside_delegate
-from edgecompress.devices.native.build import cache_directory
 from edgecompress.devices.native.emulation import Prepared, find_emulation
 from edgecompress.devices.qemu import counted_marks
 from edgecompress.devices.tflite_contents import Contents, read_contents

@@ -16,10 +16,10 @@ from edgecompress.core.store import read_record, write_record
 from edgecompress.core.types import Plan
 from edgecompress.errors import ArtefactError, ModelError
 from edgecompress.nets.attention_rewrite import rewrite_attention_
+from edgecompress.nets.consent import check_consent
 from edgecompress.nets.modules import block_module, replace_
 from edgecompress.nets.narrowing import narrow_like_
 from edgecompress.nets.sources import build_module
-from edgecompress.nets.user_code import check_consent
 
 PLAN_FILE = "plan.json"
 WEIGHTS_FILE = "weights.safetensors"

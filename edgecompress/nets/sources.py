@@ -28,6 +28,7 @@ from edgecompress.core.types import ModelRef, Preprocess, Size
 from edgecompress.errors import ConfigError, ModelError
 from edgecompress.nets import libraries, user_code, zoo
 from edgecompress.nets.cell_networks import derived_network, read_genotype
+from edgecompress.nets.consent import remember_code
 from edgecompress.nets.entries import Entry
 from edgecompress.nets.trial import Trial, replaceable_layers, run_once
 from edgecompress.nets.weights import PICKLE_SUFFIXES, SAFETENSORS_SUFFIX, load_weights_
@@ -81,6 +82,7 @@ def load_model(
             raise ConfigError(f"{count} {what}: there must be at least 1")
     place = _locate(source)
     module = _build(place, classes)
+    remember_code(place.source)
     preprocess = _resized(place.preprocess(module), input_size, keep_margin=not place.is_user_code)
     preprocess = _normalised(preprocess, channels, mean, std)
     checkpoint = _checkpoint(place, weights, classes)

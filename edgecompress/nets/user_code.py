@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 import traceback
@@ -18,10 +17,8 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from edgecompress.errors import ArtefactError, ModelError
+from edgecompress.errors import ModelError
 
-TRUST_CODE = "EDGECOMPRESS_TRUST_CODE"
-"""Set to 1 in the environment: plans may run whatever code they name."""
 FILE_SOURCE = re.compile(r"(?P<path>.+\.py)(?::(?P<factory>[^:/\\]+))?")
 """`path/to/file.py:factory`, or without the factory."""
 USER_CODE_ERRORS = (
@@ -39,36 +36,6 @@ USER_CODE_ERRORS = (
     ValueError,
 )
 """What a mistake in a user's file or network raises; a file that runs as a script may also exit."""
-
-
-def check_consent(source: str, *, artefact: Path | None) -> None:
-    """Does nothing where the network a plan names may be built: plans come from anywhere, code may do harm.
-
-    Files are run where they lie below the current folder and did not come along in the artefact itself, and
-    modules that are installed are imported unless they are Python's own. All else needs `TRUST_CODE`.
-
-    Raises:
-        ArtefactError: the plan names other code.
-    """
-    if os.environ.get(TRUST_CODE) == "1":
-        return
-    if source.startswith("python:"):
-        top = source.removeprefix("python:").partition(":")[0].partition(".")[0]
-        fault = "a module of Python itself" if top in sys.stdlib_module_names else None
-    else:
-        match = FILE_SOURCE.fullmatch(source)
-        fault = None if match is None else _why_strange(Path(match["path"]).resolve(), artefact)
-    if fault is not None:
-        raise ArtefactError(
-            f"{artefact or 'the plan'}: is built by code, {source}, and that is {fault}; if you trust it, "
-            f"set {TRUST_CODE}=1 or pass trust_code=True"
-        )
-
-
-def _why_strange(file: Path, artefact: Path | None) -> str | None:
-    if artefact is not None and file.is_relative_to(artefact.resolve()):
-        return "a file that came along with it"
-    return None if file.is_relative_to(Path.cwd().resolve()) else "a file outside of the current folder"
 
 
 def build_from_file(path: Path, factory: str, *, source: str) -> nn.Module:

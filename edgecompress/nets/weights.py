@@ -55,9 +55,9 @@ def read_state_dict(path: Path | str) -> dict[str, Tensor]:
         WeightsError: the file is missing, damaged, of another kind, or needs code to be run.
     """
     path = Path(path)
-    if not path.is_file():
-        raise WeightsError(f"{path}: there is no such file; give the path of a checkpoint")
     try:
+        if not path.is_file():
+            raise WeightsError(f"{path}: there is no such file; give the path of a checkpoint")
         return strip_prefixes(_read(path))
     except OSError as error:
         raise WeightsError(f"{path}: could not be read: {error.strerror or error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edgecompress.core.caches import cache_directory
 from edgecompress.core.device import Device
 from edgecompress.devices.files import load_device
 from edgecompress.devices.native import build
@@ -40,7 +41,7 @@ def prepare(
         MissingPackage: a compiler, the wheel, or for an emulated core qemu or a library is missing.
         DeviceError: the emulated core does not work.
     """
-    device, folder = load_device(name), directory or build.cache_directory()
+    device, folder = load_device(name), directory or cache_directory()
     if "emulated" in device.drivers:
         if machine != build.BOARD_MACHINE:
             raise ConfigError(

@@ -15,10 +15,10 @@ from edgecompress.errors import ArtefactError, EdgeCompressError
 from edgecompress.methods import lowrank
 from edgecompress.nets.artefact import load
 from edgecompress.nets.attention_rewrite import rewrite_attention_
+from edgecompress.nets.consent import check_consent
 from edgecompress.nets.families import family_named
 from edgecompress.nets.profile import profile
 from edgecompress.nets.sources import load_model
-from edgecompress.nets.user_code import check_consent
 from edgecompress.search.spectra import singular_values
 
 MOST_VALUES = 96

@@ -7,7 +7,6 @@ What was built is kept by release, machine and hash of the source, and never bui
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import re
 import shutil
@@ -76,12 +75,6 @@ class DevicePrepared(Record):
     """For an emulated device: what counts its instructions, loaded into qemu."""
     root: str | None = None
     """For an emulated device: the files its programs see in place of this machine's."""
-
-
-def cache_directory() -> Path:
-    """Returns where runners are kept: `$XDG_CACHE_HOME/edgecompress`, by default in `~/.cache`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "edgecompress"
 
 
 def wanted_version() -> str:
