@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from made_curves import ELASTIC, TRAIN
 from test_report import COMPRESS, EXPORT, PRUNE
 from test_search_report import FOUND
 
@@ -17,6 +18,7 @@ from edgecompress.core.report_results import (
     RunReport,
     SpectrumView,
     TimePair,
+    TrainingView,
 )
 from edgecompress.core.runs import create_run
 from edgecompress.core.store import write_record
@@ -112,6 +114,16 @@ def full(name="full", **more):
             ),
         ),
         "recovery": (RecoveryStep(level="refit", outcome="kept", gain=1.25, minutes=2.5),),
+        "training": TrainingView(
+            method="decomposable",
+            optimiser="sgd",
+            epochs=TRAIN.epochs,
+            best_epoch=3,
+            stopped=None,
+            values_used=13,
+            values=24,
+        ),
+        "elastic": ELASTIC,
         "operations": ("none", "sep3"),
         "cells": (CellView(kind="normal", nodes=("sep3 of input 1",), probabilities=((0.3, 0.7),)),),
         "files": EXPORT.files,

@@ -105,6 +105,7 @@ def cli_and_api():
     from edgecompress.pipeline.bench import bench
     from edgecompress.pipeline.compress import compress
     from edgecompress.pipeline.device import prepare, show
+    from edgecompress.pipeline.elastic import export_sizes
     from edgecompress.pipeline.export import export
     from edgecompress.pipeline.inspect import inspect as inspect_model
     from edgecompress.pipeline.prune import prune
@@ -122,6 +123,7 @@ def cli_and_api():
         "topology": (topology_command.topology, topology),
         "inspect": (look_commands.inspect, inspect_model),
         "export": (export_command.export, export),
+        "export --sizes": (export_command.export, export_sizes),
         "bench": (bench_command.bench, bench),
         "device show": (device_commands.show, show),
         "device prepare": (device_commands.prepare, prepare),
@@ -134,13 +136,21 @@ FLAGS_OF = {"formats": ("onnx", "tflite"), "precisions": ("fp16", "int8"), "seri
 """Arguments that are several flags, or one given several times."""
 
 
+FLAGS_OF_OTHERS = {
+    "inspect": {"runs_dir"},
+    "export": {"sizes", "rank_selection", "mode", "layers", "latency_table", "norm_images", "report_images"},
+    "export --sizes": {"dense"},
+}
+"""Of one command that is two functions, those of the other; and what finds a run by its name."""
+
+
 @pytest.mark.parametrize("command", sorted(cli_and_api()))
 def test_flags_and_keyword_arguments_have_the_same_names_and_defaults(command):
     cli, api = (inspect.signature(function).parameters for function in cli_and_api()[command])
-    only_in_cli = ONLY_IN_CLI | ({"runs_dir"} if command == "inspect" else set())
+    only_in_cli = ONLY_IN_CLI | FLAGS_OF_OTHERS.get(command, set())
     flags = {flag for name in set(api) - ONLY_IN_API for flag in FLAGS_OF.get(name, (name,))}
     assert set(cli) - only_in_cli == flags
-    for name in set(cli) & set(api) - {"model"}:
+    for name in set(cli) & set(api) - {"model", "sizes"}:
         as_typed = cli[name].default
         if isinstance(api[name].default, tuple):
             as_typed = opt.parse_names(as_typed)

@@ -165,12 +165,12 @@ def test_layers_and_the_rest_add_up_to_what_the_table_says(runs_dir):
     ],
 )
 def test_another_command_may_list_what_won_accuracy_back(tmp_path, listed):
-    path = written_run(tmp_path, "recover", COMPRESS, file="result.json", name="won")
+    path = written_run(tmp_path, "polish", COMPRESS, file="result.json", name="won")
     raw = json.loads((path / "result.json").read_text())
     (path / "result.json").write_text(json.dumps(raw | {"recovery": [*listed, 7, [None] * 3]}))
     (found,) = report(["won"], runs_dir=tmp_path, networks=False).runs
     assert [(one.level, one.gain, one.minutes) for one in found.recovery] == [("bn", 1.5, 0.2), ("kd", 2, 30)]
-    assert found.compressed == COMPRESS.compressed and found.command == "recover"
+    assert found.compressed == COMPRESS.compressed and found.command == "polish"
 
 
 def test_spectra_are_those_of_the_dense_weights(real):

@@ -10,6 +10,9 @@ from edgecompress.core.measurement import Provenance
 from edgecompress.core.results import ExportedFile, SplitSummary
 from edgecompress.core.types import Accuracy, Budget, ModelRef, Record
 
+SIZES, ELASTIC_FILE = "sizes", "elastic.json"
+"""The directory of sizes in a run, and what is said of them in it."""
+
 
 class SizeFigures(Record):
     """A network in figures."""
@@ -52,6 +55,8 @@ class ElasticResult(Record):
     """Method of the training; None where the network is not from a run of `train`."""
     mode: Literal["channel", "spatial"]
     """How kernels were read as matrices."""
+    layers: str | None
+    """Which were to be cut, as it was asked for; None: as usual."""
     rank_selection: str
     score: Literal["top-1", "agreement"]
     full: SizeFigures

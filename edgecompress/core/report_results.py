@@ -6,10 +6,12 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field, JsonValue
 
+from edgecompress.core.elastic_results import ElasticResult
 from edgecompress.core.measurement import Interval
 from edgecompress.core.prune_results import PrunedGroup
 from edgecompress.core.results import ExportedFile, ModelSummary, SplitSummary
 from edgecompress.core.search_results import FrontPoint, Round, Slower
+from edgecompress.core.train_results import EpochRow
 from edgecompress.core.types import Metric, Record, Size
 
 HowKnown = Literal["measured", "emulated", "predicted"]
@@ -77,6 +79,22 @@ class RecoveryStep(Record):
     gain: float | None = None
     """Percentage points, where they are known."""
     minutes: float | None = None
+    kept: bool | None = None
+    """Whether its network was the best so far; None where that was not asked."""
+
+
+class TrainingView(Record):
+    """How a network was trained."""
+
+    method: str
+    optimiser: str
+    epochs: tuple[EpochRow, ...]
+    best_epoch: int | None
+    """That was kept; None: the last, 0: the weights from before."""
+    stopped: str | None
+    values_used: int
+    """Singular values above 1 % of the largest of their layer, of all layers together."""
+    values: int
 
 
 class CellView(Record):
@@ -122,6 +140,9 @@ class RunReport(Record):
     rounds: tuple[Round, ...] = ()
     spectra: tuple[SpectrumView, ...] = ()
     recovery: tuple[RecoveryStep, ...] = ()
+    training: TrainingView | None = None
+    elastic: ElasticResult | None = None
+    """The sizes the network was cut to."""
     operations: tuple[str, ...] = ()
     """Of `cells`, in the order of their probabilities."""
     cells: tuple[CellView, ...] = ()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from edgecompress.core.elastic_results import ElasticResult, ElasticSize, SizeFigures
+from edgecompress.core.elastic_results import ELASTIC_FILE, SIZES, ElasticResult, ElasticSize, SizeFigures
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.store import new_directory, write_record
 from edgecompress.core.types import Size
@@ -17,8 +17,6 @@ from edgecompress.errors import ConfigError
 from edgecompress.pipeline.conversion import AUTO
 from edgecompress.pipeline.elastic_figures import figures_of, score_name
 from edgecompress.pipeline.elastic_files import (
-    ELASTIC_FILE,
-    SIZES,
     Cut,
     Files,
     Places,
@@ -40,7 +38,7 @@ def export_sizes(
     model: str | None,
     sizes: str,
     *,
-    rank_selection: str = global_values.ABSOLUTE.name,
+    rank_selection: str | None = None,
     mode: str | None = None,
     layers: str | None = None,
     latency_table: str | None = None,
@@ -72,7 +70,7 @@ def export_sizes(
     Args:
         model: Path or name of a run (the latest when None), or a model source.
         sizes: `0.75,0.5`, shares of the MACs, or `12ms,8ms`.
-        rank_selection: Of `edgecompress list rank-selections`.
+        rank_selection: Of `edgecompress list rank-selections`; `global-values` when None.
         mode: How kernels are split, `channel` or `spatial`; as the network was trained when None.
         layers: To be cut: `paper`, `all` or patterns; all of networks trained for it when None.
         latency_table: For sizes in milliseconds: a file, or one we ship.
@@ -108,7 +106,7 @@ def export_sizes(
     )
     asked = _Asked(
         Model(model, runs_dir, weights, input_size, channels, classes),
-        Cutting(rank_selection, way, layers, latency_table),
+        Cutting(rank_selection or global_values.ABSOLUTE.name, way, layers, latency_table),
         ElasticImages(data, report_data, norm_images, report_images),
         files,
         output,
@@ -172,6 +170,7 @@ def _result(
         model=job.subject.loaded.ref,
         trained=job.subject.method,
         mode=job.mode,
+        layers=job.cutting.layers,
         rank_selection=job.cutting.rank_selection,
         score=score_name(job),
         full=whole,

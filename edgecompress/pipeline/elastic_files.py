@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from edgecompress.core.elastic_results import ElasticSize, SizeFigures
+from edgecompress.core.elastic_results import ELASTIC_FILE, ElasticSize, SizeFigures
 from edgecompress.core.results import ExportedFile, ExportResult
 from edgecompress.core.store import read_record, write_record
 from edgecompress.core.types import Plan
@@ -22,8 +22,6 @@ from edgecompress.pipeline.elastic_sizes import WantedSize
 from edgecompress.pipeline.export import EXPORT_FILE, FORMATS, check_writable, chosen_formats, export
 from edgecompress.pipeline.subject import EXPORTS
 from edgecompress.search.contract import Choices
-
-SIZES, ELASTIC_FILE = "sizes", "elastic.json"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,25 +10,27 @@ from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from edgecompress.core.elastic_results import ELASTIC_FILE, SIZES, ElasticResult
 from edgecompress.core.genotype import INPUTS, KINDS, node_words
-from edgecompress.core.measurement import BenchResult
 from edgecompress.core.prune_results import PruneResult
-from edgecompress.core.recover_results import RecoverResult
-from edgecompress.core.report_results import CellView, LayerView, RecoveryStep, RunReport
-from edgecompress.core.results import CompressResult, ExportedFile, ExportResult, LayerChange, ModelSummary
+from edgecompress.core.recover_results import RecoverResult, Rung
+from edgecompress.core.report_results import CellView, LayerView, RecoveryStep, RunReport, TrainingView
+from edgecompress.core.results import CompressResult, ExportResult, LayerChange, ModelSummary
 from edgecompress.core.runs import Run
 from edgecompress.core.search_results import SearchResult
 from edgecompress.core.store import read_record, read_text
 from edgecompress.core.topology_results import TopologyResult
+from edgecompress.core.train_results import TrainResult
 from edgecompress.core.types import Plan
 from edgecompress.errors import ArtefactError
 from edgecompress.pipeline.bench_files import EXPORT_RECORD
+from edgecompress.pipeline.report_commands import commands_again
 from edgecompress.pipeline.report_times import bench_conditions, bench_times, read_benches, search_times
 
 PLAN_FILE = "plan.json"
 RESULT_FILES = ("search.json", "topology.json", "result.json")
-LADDER_KEYS = ("recovery", "ladder")
-"""Under these a result may list what won accuracy back: level, gain in points, minutes."""
+LADDER_KEY = "recovery"
+"""Under this a result may list what won accuracy back: level, gain in points, minutes."""
 SECONDS_OF = {"refit": "repair"}
 """Stages whose time goes by another name."""
 
@@ -57,6 +58,8 @@ def read_report(path: Path, run: Run) -> Reading:
     measured = [time for bench in benches for time in bench_times(bench)]
     exported = path / EXPORT_RECORD
     files = read_record(exported, ExportResult).files if exported.is_file() else ()
+    cut = path / SIZES / ELASTIC_FILE
+    sizes = read_record(cut, ElasticResult) if cut.is_file() else None
     report = RunReport(
         **{
             **fields,
@@ -72,7 +75,8 @@ def read_report(path: Path, run: Run) -> Reading:
             "versions": run.versions,
             "inputs": run.inputs,
             "conditions": bench_conditions(benches),
-            "commands": tuple(_commands(path, run, files, benches)),
+            "elastic": sizes,
+            "commands": tuple(commands_again(path, run, files, sizes, benches)),
         }
     )
     return Reading(report, read_record(path / PLAN_FILE, Plan) if (path / PLAN_FILE).is_file() else None)
@@ -85,6 +89,7 @@ def _fields_of(file: Path, run: Run) -> dict[str, Any]:
         ("topology.json", "topology"): lambda one: _of_topology(read_record(one, TopologyResult)),
         ("result.json", "prune"): lambda one: _of_prune(read_record(one, PruneResult)),
         ("result.json", "recover"): lambda one: _of_recover(read_record(one, RecoverResult)),
+        ("result.json", "train"): lambda one: _of_train(read_record(one, TrainResult)),
         ("result.json", "compress"): lambda one: _of_compress(read_record(one, CompressResult)),
     }
     return readers.get((file.name, run.command), _of_other)(file)
@@ -151,15 +156,48 @@ def _of_prune(result: PruneResult) -> dict[str, Any]:
 
 
 def _of_recover(result: RecoverResult) -> dict[str, Any]:
-    """Leaves the ladder to `_ladder`."""
     return {
         **_common(result),
         "how": f"recover {result.parent} up to {result.level}, preset {result.preset}",
+        "recovery": tuple(map(_climbed, result.ladder)),
         "left_alone": result.plan.skipped,
+        "notes": tuple(f"{what}: {outcome}" for what, outcome in result.steps),
     }
 
 
-def _common(result: SearchResult | CompressResult | PruneResult | RecoverResult) -> dict[str, Any]:
+def _climbed(one: Rung) -> RecoveryStep:
+    """Returns a level as a page shows it; of one that tried nothing there is nothing to keep."""
+    tried = one.after is not None and one.level != "none"
+    return RecoveryStep(
+        level=one.level,
+        outcome=one.outcome,
+        gain=one.gain if tried else None,
+        minutes=one.minutes,
+        kept=one.kept if tried else None,
+    )
+
+
+def _of_train(result: TrainResult) -> dict[str, Any]:
+    return {
+        **_common(result),
+        "recovery": (),  # what is said of a training is no stage of a repair
+        "how": f"train by {result.method} with {result.optimiser}",
+        "training": TrainingView(
+            method=result.method,
+            optimiser=result.optimiser,
+            epochs=result.epochs,
+            best_epoch=result.best_epoch,
+            stopped=result.stopped,
+            values_used=sum(used for _, used, _ in result.ranks_used),
+            values=sum(values for _, _, values in result.ranks_used),
+        ),
+        "notes": tuple(f"{what}: {outcome}" for what, outcome in result.steps),
+    }
+
+
+def _common(
+    result: SearchResult | CompressResult | PruneResult | RecoverResult | TrainResult,
+) -> dict[str, Any]:
     return {
         "model": result.plan.model.source,
         "dense": result.dense,
@@ -229,7 +267,9 @@ def _stages(steps: Iterable[tuple[str, str]], seconds: Mapping[str, float]) -> I
 
 def _ladder(raw: Mapping[str, Any]) -> tuple[RecoveryStep, ...]:
     """Returns the levels a result lists, as triples or as objects; others are left out."""
-    listed: list[JsonValue] = next((raw[key] for key in LADDER_KEYS if isinstance(raw.get(key), list)), [])
+    listed = raw.get(LADDER_KEY)
+    if not isinstance(listed, list):
+        return ()
     return tuple(step for one in listed if (step := _rung(one)) is not None)
 
 
@@ -243,20 +283,6 @@ def _rung(one: JsonValue) -> RecoveryStep | None:
         return RecoveryStep.model_validate(known)
     except ValidationError:
         return None
-
-
-def _commands(
-    path: Path, run: Run, files: tuple[ExportedFile, ...], benches: tuple[BenchResult, ...]
-) -> Iterator[str]:
-    place = shlex.quote(str(path))
-    yield f"edgecompress {run.command} --config {place}"
-    if files:
-        made = {word for one in files for word in (one.format, one.precision)}
-        flags = [f"--{word}" for word in ("onnx", "tflite", "fp16", "int8") if word in made]
-        yield " ".join(["edgecompress export", place, *flags])
-    for bench in benches:
-        device = shlex.quote(bench.device)
-        yield f"edgecompress bench {place} --device {device} --preset {bench.preset} --seed {bench.seed}"
 
 
 def _read_json(file: Path) -> dict[str, Any]:

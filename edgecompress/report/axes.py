@@ -49,14 +49,16 @@ def tick_text(value: float) -> str:
     return f"-{tick_text(-value)}" if value < 0 else count(0.0 if value < 1e-12 else value)
 
 
-def frame(x: Scale, y: Scale, x_name: str, y_name: str) -> list[Shape]:
-    """Returns grid lines, ticks and the names of both axes; `y` grows upwards."""
+def frame(x: Scale, y: Scale, x_name: str, y_name: str, *, whole: bool = False) -> list[Shape]:
+    """Returns grid lines, ticks and the names of both axes; `y` grows upwards, `x` may be `whole` numbers."""
     left, right, bottom, top = x.start, x.end, y.start, y.end
     shapes: list[Shape] = []
     for value in y.ticks():
         shapes.append(Line([(left, y(value)), (right, y(value))], "faint"))
         shapes.append(Words(left - 8, y(value) + 4, tick_text(value), anchor="end"))
     for value in x.ticks(max(2, int((right - left) / 80))):
+        if whole and abs(value - round(value)) > 1e-9:
+            continue
         shapes.append(Line([(x(value), bottom), (x(value), bottom + 4)], "muted"))
         shapes.append(Words(x(value), bottom + 18, tick_text(value), anchor="middle"))
     shapes.append(Line([(left, bottom), (right, bottom)], "muted"))

@@ -6,7 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgecompress.core.elastic_results import ElasticResult, ElasticSize, SizeFigures
+from edgecompress.core.elastic_results import ElasticResult, SizeFigures
+from edgecompress.report.curves import ordered_sizes
 from edgecompress.report.figures import split_line, stage_times
 from edgecompress.report.numbers import change, count, megabytes, share
 from edgecompress.report.tables import add_row, lines, table, title
@@ -35,14 +36,9 @@ def _sizes(result: ElasticResult) -> Table:
     heads = ["size", "MACs", "change", "params", *(["ms"] if timed else []), "selection", "report"]
     rows = table(*heads, right_from=1)
     add_row(rows, "whole", *_cells(result, result.full))
-    for one in ordered(result):
+    for one in ordered_sizes(result):
         add_row(rows, one.name if one.network == one.name else f"{one.name}*", *_cells(result, one.offered))
     return rows
-
-
-def ordered(result: ElasticResult) -> list[ElasticSize]:
-    """Returns the sizes, the one with the most MACs first."""
-    return sorted(result.sizes, key=lambda one: one.found.macs, reverse=True)
 
 
 def _cells(result: ElasticResult, one: SizeFigures) -> list[str]:
@@ -55,7 +51,7 @@ def _cells(result: ElasticResult, one: SizeFigures) -> list[str]:
 def _remarks(result: ElasticResult) -> list[str]:
     score = "top-1 %" if result.score == "top-1" else "answers of the whole network, %"
     found = [f"selection, report: {score} on images for choosing, top-1 % on others" + _where(result)]
-    for one in ordered(result):
+    for one in ordered_sizes(result):
         if one.network != one.name:
             worse = f"{one.found.score:.2f} at its own size"
             found.append(f"* {one.name} is the network of {one.network}, which fits and is better: {worse}")
@@ -70,7 +66,7 @@ def _where(result: ElasticResult) -> str:
 
 def _files(result: ElasticResult) -> Table:
     rows = table("file", "by", "size", "same top-1", "off by", right_from=2)
-    for size in ordered(result):
+    for size in ordered_sizes(result):
         for one in size.files:
             agreed, off = share(one.parity.top1_agreement, 1), f"{one.parity.max_rel_diff:.1e}"
             name = f"{size.name}/exports/{one.file}"
@@ -80,7 +76,7 @@ def _files(result: ElasticResult) -> Table:
 
 def _next(result: ElasticResult) -> list[str]:
     """Returns how to load a size, and how to measure all of them in turns."""
-    sizes = ordered(result)
+    sizes = ordered_sizes(result)
     first = [f"{result.directory}/{one.name}/exports/{one.files[0].file}" for one in sizes if one.files]
     loaded = f'in Python: edgecompress.load("{result.directory}/{sizes[-1].name}")'
     return [loaded, f"next: edgecompress bench {' '.join(first)}"]

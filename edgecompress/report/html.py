@@ -13,6 +13,7 @@ from edgecompress.core.report_results import ReportResult, RunReport
 from edgecompress.report.benches import ms
 from edgecompress.report.charts import compare_chart, goal_time
 from edgecompress.report.html_card import badge, lead, tiles, times_section
+from edgecompress.report.html_curves import sizes_section, training_section
 from edgecompress.report.html_layers import (
     groups_section,
     slower_section,
@@ -36,7 +37,9 @@ from edgecompress.report.numbers import change, count, megabytes
 
 SECTIONS: tuple[Callable[[RunReport], Section | None], ...] = (
     times_section,
+    sizes_section,
     front_section,
+    training_section,
     strip_section,
     time_section,
     groups_section,

@@ -50,6 +50,8 @@ def _size_words(run: RunReport) -> Markup | None:
     if run.dense is None:
         return join([el("strong", f"{count(run.compressed.params)}"), " parameters"])
     less = 1 - run.compressed.weight_bytes / run.dense.weight_bytes if run.dense.weight_bytes else 0.0
+    if less == 0 and run.compressed.accuracy is not None:  # trained, not made smaller
+        return None
     return join([el("strong", f"{100 * abs(less):.0f} % {'fewer' if less >= 0 else 'more'}"), " weights"])
 
 

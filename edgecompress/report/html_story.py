@@ -83,6 +83,7 @@ def recovery_section(run: RunReport) -> Section | None:
 def _rung(one: RecoveryStep) -> Markup:
     facts = [] if one.gain is None else [f"{one.gain:+.2f} pp"]
     facts += [] if one.minutes is None else [minutes_text(one.minutes)]
+    facts += ["not kept"] if one.kept is False else []
     outcome = el("p", one.outcome) if one.outcome else Markup("")
     return el("li", el("b", one.level), el("span", ", ".join(facts), class_="muted"), outcome)
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from edgecompress.core.elastic_results import ElasticResult
 from edgecompress.core.measurement import Interval
 from edgecompress.core.report_results import ReportResult, RunReport
 from edgecompress.report.benches import ms
+from edgecompress.report.curves import ordered_sizes
+from edgecompress.report.html_curves import sizes_words, training_words
 from edgecompress.report.numbers import change, count, megabytes
+
+SIZE_HEADERS = ("size", "network of", "MACs", "parameters", "ms", "selection %", "top-1 %")
 
 
 def report_markdown(result: ReportResult) -> str:
@@ -24,6 +29,13 @@ def _run(run: RunReport) -> Iterator[str]:
         yield from _table(
             ("device", "known by", "before, ms", "after, ms", "speed-up", "verdict"), _times(run)
         )
+    if run.elastic is not None:
+        yield from _table(SIZE_HEADERS, _sizes(run.elastic))
+        yield f"{_plain(sizes_words(run.elastic))}\n"
+    if run.training is not None:
+        yield f"{_plain(training_words(run.training))}\n"
+    if run.recovery:
+        yield from _table(("level", "gain", "minutes", "kept", "outcome"), _recovery(run))
     if run.layers:
         yield from _table(
             ("layer", "became", "MACs before", "MACs after", "ms before", "ms after"), _layers(run)
@@ -67,6 +79,27 @@ def _times(run: RunReport) -> Iterator[tuple[str, ...]]:
 
 def _bounds(interval: Interval | None) -> str:
     return "" if interval is None else f" ({ms(interval.low)} to {ms(interval.high)})"
+
+
+def _sizes(sizes: ElasticResult) -> Iterator[tuple[str, ...]]:
+    named = [(one.name, one.network, one.offered) for one in ordered_sizes(sizes)]
+    for name, network, one in (("whole", "", sizes.full), *named):
+        yield (
+            name,
+            "" if network == name else network,
+            count(one.macs),
+            count(one.params),
+            "" if one.predicted_ms is None else ms(one.predicted_ms),
+            f"{one.score:.2f}",
+            "" if one.accuracy is None else f"{one.accuracy.top1:.2f}",
+        )
+
+
+def _recovery(run: RunReport) -> Iterator[tuple[str, ...]]:
+    for one in run.recovery:
+        gain = "" if one.gain is None else f"{one.gain:+.2f} pp"
+        spent = "" if one.minutes is None else f"{one.minutes:.2f}"
+        yield one.level, gain, spent, "" if one.kept is None else "yes" if one.kept else "no", one.outcome
 
 
 def _layers(run: RunReport) -> Iterator[tuple[str, ...]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from edgecompress.core.report_results import LayerView, ReportResult, RunReport
 from edgecompress.report.benches import ms
 from edgecompress.report.charts import compare_chart, front_chart, goal_time
+from edgecompress.report.curves import sizes_chart
 from edgecompress.report.drawing import Area, Drawing, Line, Mark, Shape, Words, diamond
 from edgecompress.report.hues import FAMILIES, LIGHT, hue_of
 from edgecompress.report.numbers import change, count
@@ -52,7 +53,8 @@ def _drawings(result: ReportResult) -> list[Drawing]:
     for run in runs:
         found.append(_card(run))
         if len(runs) == 1:
-            found += [front_chart(run, WIDTH, 420), _layers(run)]
+            sizes = None if run.elastic is None else sizes_chart(run.elastic, WIDTH, 420)
+            found += [sizes, front_chart(run, WIDTH, 420), _layers(run)]
     return [one for one in found if one is not None]
 
 
