@@ -5,6 +5,7 @@
 # make kills        kills commands at 50 random moments and lets them go on; takes about half an hour
 # make memory       measures the memory of large networks against the ceilings of docs/reliability.md
 # make audit        looks for known faults of dependencies, which needs a network, and lists their licences
+# make packages     builds wheel and sdist, installs the wheel into an empty environment, runs quickstart there
 # make pixel4-table builds devices/tables/pixel4.json again, under qemu; takes about an hour on two cores
 # make clean        removes .venv and caches; runs/ stays
 
@@ -29,7 +30,7 @@ PIXEL4_MODELS := fashion_resnet fashion_vit resnet20 resnet56 resnet18 mobilenet
 FUZZ_INPUTS ?= 100000
 KILLS       ?= 50
 
-.PHONY: quickstart test lint fuzz kills memory audit clean debian-packages arm-wheel pixel4-table
+.PHONY: quickstart test lint fuzz kills memory audit clean debian-packages arm-wheel pixel4-table packages
 
 quickstart: $(INSTALLED)
 	$(BIN)/edgecompress quickstart
@@ -61,6 +62,9 @@ audit: $(INSTALLED_DEV)
 		{ $(PYTHON) -m venv $(AUDITOR) && $(AUDITOR)/bin/pip install --quiet pip-audit; }
 	$(BIN)/python tests/licences.py --requirements > $(AUDITOR)/requirements.txt
 	$(AUDITOR)/bin/pip-audit --strict --no-deps --disable-pip --requirement $(AUDITOR)/requirements.txt
+
+packages:
+	sh tests/try-packages.sh $(PYTHON)
 
 debian-packages:
 	sh tests/install-debian-packages.sh tests/debian-packages.txt
