@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -109,6 +110,12 @@ def test_what_is_printed_is_read(prefix, values, runs, rest):
 def test_any_text_is_taken(text):
     assert parse(text).inference is None
     assert 0 < len(last_line(text)) <= 160
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1" * 20])
+def test_numbers_no_count_can_have_are_not_read(number):
+    text = re.sub(r"(?<=Replacing )\d+", number, TEXTS["partly_delegated"])
+    assert number in text and parse(text).delegations == ()
 
 
 @given(st.integers(0, 40))

@@ -22,6 +22,7 @@ from edgecompress.export.tflite_format import run
 from edgecompress.latency.journal import Journal
 from edgecompress.latency.keys import block_key, curve_key
 from edgecompress.latency.lookup import make_lookup
+from edgecompress.latency.parsing import parse_block
 from edgecompress.latency.sampling import TOLERANCE, next_widths
 from edgecompress.latency.staircase import by_kind, fit_curve
 from edgecompress.latency.tflite_blocks import write_block
@@ -301,3 +302,11 @@ def test_an_edited_table_is_noticed():
     for bad in ("0.0", "-1.0", "NaN"):
         with pytest.raises(ValidationError):
             TableEntry.model_validate_json(entry(pair(4), 1.0).model_dump_json().replace("1.0", bad))
+
+
+@pytest.mark.parametrize(
+    "key", ["conv {}>8 1x1 @9x9", "conv 8>8 {}x1 @9x9", "linear 8>8 @{}x1", "attention h1x{} @9x9"]
+)
+def test_numbers_too_long_for_python_are_no_key(key):
+    with pytest.raises(ArtefactError, match="latency key"):
+        parse_block(key.format("9" * 5000))

@@ -79,7 +79,7 @@ class AdbTransport:
         text = f"{shlex.join(command)} </dev/null; echo {EXIT_MARK}$?"
         called = self._call(["shell", text], timeout_s=timeout_s)
         out, _, code = called.stdout.rpartition(EXIT_MARK)
-        if not code.strip().isdecimal():
+        if not re.fullmatch(r"\d{1,9}", code.strip()):
             raise DeviceError(
                 f"{self.serial}: the connection broke during `{command[0]}`{_said(called.stderr)}; "
                 "check the cable and try again"

@@ -30,7 +30,8 @@ RESULT = re.compile(
 FOOTPRINT = re.compile(rf"(?:[Mm]emory )?footprint[^:]*\(MB\): init=({NUMBER}) overall=({NUMBER})")
 PEAK = re.compile(rf"(?:Overall peak memory footprint.*|Overall footprint|Peak memory usage):\s+({NUMBER})")
 REPLACING = re.compile(
-    r"Replacing (\d+)(?: out of (\d+))? node\(s\) with delegate \(([^)]*)\) node, yielding (\d+) partitions"
+    r"Replacing (\d{1,9})(?: out of (\d{1,9}))? node\(s\) with delegate \(([^)]*)\) node, "
+    r"yielding (\d{1,9}) partitions"
 )
 NOT_DELEGATED = "will not be executed by the delegate"
 FAILED = "Benchmarking failed"

@@ -10,14 +10,15 @@ from pydantic import ValidationError
 from edgecompress.core.types import Block, Op, Size
 from edgecompress.errors import ArtefactError
 
+_N = r"\d{1,9}"  # of numbers that are longer, Python itself refuses the longest
 _FORMS = {
     "conv2d": re.compile(
-        r"conv (?P<inputs>\d+)>(?P<outputs>\d+) (?P<kernel>\d+x\d+)(?: s(?P<stride>\d+x\d+))?"
-        r"(?: p(?P<padding>\d+x\d+))?(?: d(?P<dilation>\d+x\d+))?(?: g(?P<groups>\d+))?"
+        rf"conv (?P<inputs>{_N})>(?P<outputs>{_N}) (?P<kernel>{_N}x{_N})(?: s(?P<stride>{_N}x{_N}))?"
+        rf"(?: p(?P<padding>{_N}x{_N}))?(?: d(?P<dilation>{_N}x{_N}))?(?: g(?P<groups>{_N}))?"
     ),
-    "linear": re.compile(r"linear (?P<inputs>\d+)>(?P<outputs>\d+)"),
-    "gelu": re.compile(r"gelu (?P<inputs>\d+)"),
-    "attention": re.compile(r"attention h(?P<groups>\d+)x(?P<dim>\d+)"),
+    "linear": re.compile(rf"linear (?P<inputs>{_N})>(?P<outputs>{_N})"),
+    "gelu": re.compile(rf"gelu (?P<inputs>{_N})"),
+    "attention": re.compile(rf"attention h(?P<groups>{_N})x(?P<dim>{_N})"),
 }
 _PAIRS = ("kernel", "stride", "padding", "dilation")
 
@@ -33,7 +34,7 @@ def parse_block(key: str) -> tuple[Block, Size]:
 
 
 def _parse_chain(text: str, key: str) -> tuple[tuple[Op, ...], Size]:
-    place = re.search(r" @(\d+)x(\d+)", text)
+    place = re.search(rf" @({_N})x({_N})\b", text)
     if place is None:
         raise ArtefactError(f"latency key {key!r}: says no input size; build the table again")
     plain = text[: place.start()] + text[place.end() :]

@@ -32,6 +32,8 @@ TEXTS = (
     "[red]markup[/red]",
     "<script>",
     "conv 0>0 1x1 @0x0",
+    f"conv {'9' * 5000}>8 1x1 @9x9",
+    f"linear 8>8 @{'9' * 5000}x1",
     "zoo:nothing",
 )
 VALUES: tuple[Tree, ...] = (
