@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -247,6 +248,33 @@ def test_networks_do_not_read_weights_from_elsewhere(tmp_path, absolute):
     file = external(tmp_path / "deep" / "a.onnx", str(secret) if absolute else "../secret")
     with pytest.raises(ExportError, match="cannot run it"):
         onnx_format.run(file, torch.zeros(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("name", ["../out.npy", "/tmp/edgecompress-out.npy", "a/../../../out.npy"])
+def test_archives_of_images_write_nothing(here, name):
+    """Names in an archive are no places on the disk."""
+    folder = here / "deep"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "a.npz", "w") as archive:
+        archive.writestr("x.npy", npy((2, 6, 8)) + bytes(96))
+        archive.writestr(name, npy((2,)) + bytes(2))
+    with contextlib.suppress(DataError):
+        open_source(str(folder / "a.npz"), RAW_GREY)
+    assert sorted(path.name for path in here.rglob("*")) == ["a.npz", "deep"]
+    assert not Path("/tmp/edgecompress-out.npy").exists()
+
+
+def test_archives_of_weights_write_nothing(here):
+    folder = here / "deep"
+    folder.mkdir()
+    torch.save({"a": torch.zeros(4)}, here / "good.pth")
+    with zipfile.ZipFile(here / "good.pth") as old, zipfile.ZipFile(folder / "w.pth", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+        new.writestr("../../out", "out")
+    with contextlib.suppress(WeightsError):
+        read_state_dict(folder / "w.pth")
+    assert sorted(path.name for path in here.rglob("*")) == ["deep", "good.pth", "w.pth"]
 
 
 def test_idx_labels_of_another_form_are_refused(tmp_path):

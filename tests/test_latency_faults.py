@@ -13,7 +13,7 @@ from test_latency_keys import CONDITIONS, HEADING, entry, pair, table
 
 from edgecompress.core.device import Device
 from edgecompress.core.latency_results import Forecast
-from edgecompress.core.latency_table import LatencyTable
+from edgecompress.core.latency_table import LatencyTable, table_hash
 from edgecompress.core.measurement import Burst
 from edgecompress.core.store import write_record
 from edgecompress.devices.contract import Driver, Loaded, Options
@@ -62,6 +62,18 @@ def test_an_edited_table_says_so_once():
     result = run("latency", "show", "e.json")
     check_one_line_error(result, "e.json: the hash does not fit the content")
     assert result.stderr.count("edited") == 1
+
+
+@pytest.mark.parametrize("device", ["theirs.toml", "../theirs", "/etc/theirs.toml", "a\\b"])
+def test_a_table_does_not_say_which_device_file_is_read(device):
+    """Even where its hash fits: a device file says what is reached, and what is run there."""
+    bad = read("t.json").model_copy(update={"device": device})
+    bad = bad.model_copy(update={"sha256": table_hash(bad)})
+    write_record(Path("bad.json"), bad, indent=None)
+    Path("theirs.toml").write_text('title = "Theirs"\ndrivers = ["board"]\nhost = "them"\n')
+    for command in ("show", "check"):
+        words = ("latency", command, "bad.json", *(("-m", "small.py:small") if command == "check" else ()))
+        check_one_line_error(run(*words), "bad.json: device: is a path")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field, FiniteFloat, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, FiniteFloat, model_validator
 
 from edgecompress import __version__
 from edgecompress.core.measurement import Conditions, Interval, Provenance
@@ -78,10 +78,20 @@ class Calibration(Record):
         return self.scale * blocks_ms + self.per_megabyte_ms * weight_megabytes + self.rest_ms
 
 
+def _no_path(name: str) -> str:
+    if "/" in name or "\\" in name or name.endswith(".toml"):
+        raise ValueError("is a path, and a table only names its device")
+    return name
+
+
+DeviceName = Annotated[str, AfterValidator(_no_path)]
+"""Which device file is read, and so what is reached and run, is not for a table to say."""
+
+
 class Heading(Record):
     """Where and how figures were measured: the first line of a journal, and part of every table."""
 
-    device: str
+    device: DeviceName
     conditions: Conditions
     format: TableFormat
     dtype: TableDtype
@@ -95,7 +105,7 @@ class LatencyTable(Record):
     """Everything a search may ask about a device."""
 
     schema_version: Literal[1] = 1
-    device: str
+    device: DeviceName
     """The name it was asked for by, as `pixel4`."""
     soc: str | None
     conditions: Conditions
