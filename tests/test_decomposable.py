@@ -162,6 +162,20 @@ def test_two_layers_at_full_rank_compute_what_one_does_and_cost_what_the_paper_s
         assert chain_macs((inner, outer), (9, 7)) == rank * (9 * 9 * width + 18 * height * width)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layer", [nn.Linear(7, 5), nn.Conv2d(7, 5, 1, stride=2)], ids=["linear", "1 x 1"])
+def test_linear_layers_and_1x1_kernels_are_read_one_way_in_both_modes(mode, layer):
+    layer = copy.deepcopy(layer).double()
+    (weight,) = matrix_weights(layer, mode)
+    op, parts = op_of(layer), decompose(weight.matrix())
+    assert weight.shape == (5, 7) and weight.family == family_of(op, "channel")
+    for rank in (5, 2):
+        assert sum(map(op_params, pair_ops(weight.family, op, rank))) - 5 == rank * (7 + 5)
+    torch.testing.assert_close(weight.values(cut(parts, 5)), layer.weight.detach(), rtol=1e-10, atol=1e-10)
+    lost = (weight.values(cut(parts, 2)) - layer.weight.detach()).square().sum()
+    torch.testing.assert_close(lost, parts.values[2:].square().sum())
+
+
 # one step
 
 

@@ -24,6 +24,7 @@ from edgecompress.train.factored import FLOOR, factor_, factorable, split_rows
 from edgecompress.train.methods import lorita
 from edgecompress.train.objectives import from_labels
 from edgecompress.train.optimiser_contract import Optimiser, OptimiserSettings, parameter_groups
+from edgecompress.train.ranks_used import ranks_used
 
 OPTIMISERS = discover(optimisers, Optimiser)
 
@@ -369,6 +370,31 @@ def test_hooks_of_factored_layers_see_what_dense_layers_would():
 
 
 # Truncation
+
+
+@EVERY_NET
+def test_a_merged_network_cut_to_full_rank_answers_as_before(name):
+    build, shape = NETS[name]
+    course = begun(build().double(), 3)
+    merged, x = course.finish(), images(3, shape=shape, dtype=torch.float64)
+    cut = copy.deepcopy(merged)
+    for place in factorable(build()):
+        weight = cut.get_parameter(place.name)
+        left, values, right = torch.linalg.svd(weight.detach().flatten(1), full_matrices=False)
+        weight.data = (left * values @ right).reshape(weight.shape)
+    with torch.no_grad():
+        torch.testing.assert_close(cut(x), merged(x), rtol=0, atol=1e-10)
+
+
+def test_ranks_in_use_are_values_above_a_hundredth_of_the_largest():
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(4, 3))
+    with torch.no_grad():
+        network[0].weight.copy_(torch.diag(torch.tensor([2.0, 0.5, 0.019]))[[0, 1, 2, 2], :, None, None])
+        network[3].weight.copy_(torch.eye(3, 4))
+    assert ranks_used(network) == (("0", 3, 3), ("3", 3, 3))
+    with torch.no_grad():
+        network[0].weight.mul_(torch.tensor([1.0, 1.0, 0.5])[:, None, None])
+    assert ranks_used(network)[0] == ("0", 2, 3)
 
 
 @pytest.mark.parametrize("rank", [1, 3, 12])

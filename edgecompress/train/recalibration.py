@@ -60,10 +60,13 @@ def recalibrate_in_one_pass_(network: nn.Module, batches: Iterable[Tensor]) -> i
     try:
         for norm in norms.values():
             norm.train()  # normalises by the batch
+            norm.track_running_stats = False  # and remembers nothing of it, not even how many there were
         for batch in batches:
             network(batch)
     finally:
         network.eval()
+        for norm in norms.values():
+            norm.track_running_stats = True
         for hook in hooks:
             hook.remove()
     for name, norm in norms.items():
