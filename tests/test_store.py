@@ -224,6 +224,35 @@ def test_what_is_being_written_is_not_taken_for_what_a_killed_process_left(tmp_p
     assert names(tmp_path) == [".run.2.abcd1234", "run"]
 
 
+def test_of_two_that_write_one_name_the_first_to_end_stays(tmp_path):
+    with pytest.raises(ArtefactError, match="could not be written") as error, new_directory(tmp_path / "run"):
+        make(tmp_path / "run", "other")
+    assert one_line(error)
+    assert (names(tmp_path), names(tmp_path / "run")) == (["run"], ["other"])
+
+
+TAKING_TURNS = """
+import sys
+from pathlib import Path
+from edgecompress.core.store import locked_directory, write_text
+shared, own = Path(sys.argv[1]), sys.argv[2]
+for turn in range(60):
+    with locked_directory(shared):
+        found = [file.read_text() for file in sorted(shared.iterdir())]
+        assert len(set(found)) <= 1, found
+        for name in ("export.json", "net.onnx", "net.tflite"):
+            write_text(shared / name, f"{own} {turn}")
+"""
+
+
+def test_processes_that_write_several_files_into_one_directory_take_turns(tmp_path):
+    """As two exports do: what a record says of files is true of them."""
+    words = [sys.executable, "-c", TAKING_TURNS, str(tmp_path / "shared")]
+    running = [subprocess.Popen([*words, own]) for own in ("one", "two")]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert len({file.read_text() for file in (tmp_path / "shared").iterdir()}) == 1
+
+
 FULL = """
 import os, sys
 from pathlib import Path
