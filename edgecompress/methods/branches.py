@@ -92,4 +92,6 @@ def _filling(kernel: Tensor, layer: Layer, metric: LayerMetric, rounds: int) -> 
     return fill
 
 
-METHOD = Method("branches", "two low-rank pairs side by side, of different families", candidates, factorise)
+METHOD = Method(
+    "branches", "two low-rank pairs side by side, of different families (SVD-NAS)", candidates, factorise
+)

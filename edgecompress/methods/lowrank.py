@@ -135,4 +135,6 @@ def _solve_on_channels(matrix: Tensor, rows: Tensor) -> Tensor:
     return solved.reshape(rows.shape)
 
 
-METHOD = Method("lowrank", "two layers by SVD: spatial, input-sliced, output-sliced", candidates, factorise)
+METHOD = Method(
+    "lowrank", "two layers by SVD: spatial, input-sliced, output-sliced (SVD-NAS)", candidates, factorise
+)

@@ -126,4 +126,9 @@ def _directions(unfolding: Tensor) -> Tensor:
     return vectors.flip(1)
 
 
-METHOD = Method("tucker2", "three layers: 1x1, k x k between fewer channels, 1x1", candidates, factorise)
+METHOD = Method(
+    "tucker2",
+    "three layers: 1x1, k x k between fewer channels, 1x1 (Kim et al., 2016)",
+    candidates,
+    factorise,
+)

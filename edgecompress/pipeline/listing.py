@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 
-from edgecompress.core.plugins import Plugin, discover
+from edgecompress.core.plugins import Plugin, described, discover
 from edgecompress.core.results import ListItem, ListResult
 from edgecompress.errors import ConfigError
 
@@ -26,6 +27,11 @@ def _items(plugins: Mapping[str, Plugin], *, prefix: str = "") -> tuple[ListItem
     )
 
 
+def _described(package: ModuleType, kind: str) -> tuple[ListItem, ...]:
+    found = sorted(described(package, kind).items())
+    return tuple(ListItem(name=name, summary=summary) for name, (summary, *_) in found)
+
+
 # Each imports what it lists and no more: most of it brings torch along.
 
 
@@ -45,34 +51,30 @@ def _models() -> tuple[ListItem, ...]:
 
 def _methods() -> tuple[ListItem, ...]:
     from edgecompress import methods
-    from edgecompress.methods.contract import Method
 
-    return _items(discover(methods, Method)) + _train_methods()
+    return _described(methods, "Method") + _train_methods()
 
 
 def _train_methods() -> tuple[ListItem, ...]:
     from edgecompress.train import methods
-    from edgecompress.train.contract import TrainMethod
 
-    found = discover(methods, TrainMethod)
+    found = sorted(described(methods, "TrainMethod").items())
     return tuple(
-        ListItem(name=name, summary=f"train: {one.summary}{f' ({one.paper})' if one.paper else ''}")
-        for name, one in sorted(found.items())
+        ListItem(name=name, summary=f"train: {summary}{f' ({paper})' if paper else ''}")
+        for name, (summary, paper) in found
     )
 
 
 def _factors() -> tuple[ListItem, ...]:
     from edgecompress import factors
-    from edgecompress.factors.contract import Factors
 
-    return _items(discover(factors, Factors))
+    return _described(factors, "Factors")
 
 
 def _rank_selections() -> tuple[ListItem, ...]:
     from edgecompress.search import ranks
-    from edgecompress.search.contract import Selection
 
-    return _items(discover(ranks, Selection))
+    return _described(ranks, "Selection")
 
 
 def _searches() -> tuple[ListItem, ...]:
@@ -83,23 +85,20 @@ def _searches() -> tuple[ListItem, ...]:
 
 def _scores() -> tuple[ListItem, ...]:
     from edgecompress.search import unit_scores
-    from edgecompress.search.score_contract import Scores
 
-    return _items(discover(unit_scores, Scores))
+    return _described(unit_scores, "Scores")
 
 
 def _optimisers() -> tuple[ListItem, ...]:
     from edgecompress.train import optimisers
-    from edgecompress.train.optimiser_contract import Optimiser
 
-    return _items(discover(optimisers, Optimiser))
+    return _described(optimisers, "Optimiser")
 
 
 def _data() -> tuple[ListItem, ...]:
     from edgecompress.data import readers
-    from edgecompress.data.sources import Reader
 
-    return _items(discover(readers, Reader))
+    return _described(readers, "Reader")
 
 
 def _formats() -> tuple[ListItem, ...]:

@@ -25,7 +25,7 @@ def _open(spec: str, preprocess: Preprocess) -> Source:
 
 
 READER = Reader(
-    NAME,
+    "fashion-mnist",
     "2,000 training and 3,000 test images that come with the package; fashion-mnist:DIR for all 70,000",
     _matches,
     _open,

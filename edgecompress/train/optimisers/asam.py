@@ -45,4 +45,4 @@ def make(network: nn.Module, settings: OptimiserSettings) -> torch.optim.Optimiz
     return over_sgd(ASAM, network, settings)
 
 
-OPTIMISER = Optimiser("asam", "SAM that does not mind how layers are scaled", make, passes=2)
+OPTIMISER = Optimiser("asam", "SAM whatever the scale of layers (Kwon et al., 2021)", make, passes=2)

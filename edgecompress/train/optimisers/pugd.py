@@ -40,4 +40,4 @@ def make(network: nn.Module, settings: OptimiserSettings) -> torch.optim.Optimiz
     return over_sgd(PUGDRTS, network, settings)
 
 
-OPTIMISER = Optimiser("pugd", "unit steps along gradients at and near the weights", make, passes=2)
+OPTIMISER = Optimiser("pugd", "unit steps along gradients at and near the weights (PUGD)", make, passes=2)

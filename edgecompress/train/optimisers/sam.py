@@ -32,4 +32,4 @@ def make(network: nn.Module, settings: OptimiserSettings) -> torch.optim.Optimiz
     return over_sgd(SAM, network, settings)
 
 
-OPTIMISER = Optimiser("sam", "the gradient at the worst weights nearby", make, passes=2)
+OPTIMISER = Optimiser("sam", "the gradient at the worst weights nearby (Foret et al., 2021)", make, passes=2)
