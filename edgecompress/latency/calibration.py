@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from edgecompress.core.costs import BYTES_PER_WEIGHT, block_params
 from edgecompress.core.latency_table import Calibration, LatencyTable, PlanTiming
@@ -134,6 +133,8 @@ def agreement(timings: Sequence[PlanTiming]) -> Agreement:
     errors = [abs(one.error) for one in timings]
     ranks = None
     if len(timings) > 2:
+        from scipy.stats import spearmanr  # takes a second to import, and few commands ask
+
         found = spearmanr([one.predicted_ms for one in timings], [one.measured_ms for one in timings])
         ranks = float(found.statistic)
     return Agreement(len(timings), float(np.mean(errors)), max(errors), ranks)

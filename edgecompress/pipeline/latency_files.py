@@ -7,8 +7,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scipy.stats import spearmanr
-
 from edgecompress.core.latency_results import EntryDifference, TableDifference, TableSummary
 from edgecompress.core.latency_table import (
     Calibration,
@@ -204,7 +202,11 @@ def diff(first: str, second: str) -> TableDifference:
 
 
 def _ranks(one: list[float], two: list[float]) -> float | None:
-    return float(spearmanr(one, two).statistic) if len(one) > 2 else None
+    if len(one) <= 2:
+        return None
+    from scipy.stats import spearmanr  # takes a second to import, and one command asks
+
+    return float(spearmanr(one, two).statistic)
 
 
 def _unlike(first: LatencyTable, second: LatencyTable) -> list[str]:

@@ -33,8 +33,7 @@ from edgecompress.pipeline.recover_parent import dense_network, run_meant
 from edgecompress.pipeline.recover_recipes import RecoverPreset, pick_recipe
 from edgecompress.pipeline.recover_scene import Scene
 from edgecompress.pipeline.recover_synthetic import check_synthetic
-from edgecompress.pipeline.search import own_runs
-from edgecompress.pipeline.shared_memo import shared
+from edgecompress.pipeline.shared_memo import own_runs, shared
 from edgecompress.pipeline.train_images import TrainingCounts
 from edgecompress.train.parallel import is_first, process_group
 from edgecompress.train.variations import parse_variations

@@ -5,9 +5,6 @@ search, measure, correct the calibration, search again, until the measured value
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +29,7 @@ from edgecompress.pipeline.narrowed import Narrowable
 from edgecompress.pipeline.preparation import Offer, Recipe
 from edgecompress.pipeline.search_goal import read_goal
 from edgecompress.pipeline.search_job import Job, searched
-from edgecompress.pipeline.shared_memo import shared
+from edgecompress.pipeline.shared_memo import own_runs, shared
 from edgecompress.pipeline.strategies import Strategy, find_strategy, searches
 from edgecompress.pipeline.target_layers import chosen_layers
 from edgecompress.search import ranks
@@ -206,16 +203,6 @@ def _rewritten(loaded: LoadedModel, layers: str, narrowable: Narrowable) -> tupl
 
 def _timed(layers: tuple[Layer, ...], clock: Clock) -> tuple[Layer, ...]:
     return tuple(layer for layer in layers if layer.name in clock.calibration.layers)
-
-
-@contextlib.contextmanager
-def own_runs(runs_dir: Path) -> Iterator[Path]:
-    """Yields the user's runs to the first process of `torchrun`, and others a directory that goes away."""
-    if is_first():
-        yield runs_dir
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 def _check_front(strategy: Strategy) -> None:

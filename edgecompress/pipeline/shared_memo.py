@@ -6,7 +6,9 @@ what keeps them in step: measured milliseconds, files of an earlier process, sum
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +21,16 @@ from edgecompress.train.parallel import is_first, processes
 
 R = TypeVar("R", bound=BaseModel)
 T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def own_runs(runs_dir: Path) -> Iterator[Path]:
+    """Yields the user's runs to the first process of `torchrun`, and others a directory that goes away."""
+    if is_first():
+        yield runs_dir
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
 
 
 def shared(memo: Memo) -> Memo:

@@ -25,7 +25,7 @@ from edgecompress.data.synthetic_shards import read_images, read_shard, shard_fi
 from edgecompress.errors import ConfigError, ModelError
 from edgecompress.nets.sources import LoadedModel, load_model
 from edgecompress.pipeline.material import Material
-from edgecompress.pipeline.search import own_runs
+from edgecompress.pipeline.shared_memo import own_runs
 from edgecompress.pipeline.synthesis_shards import SynthesisJob, make_shards, sha256_of_weights
 from edgecompress.train.norm_statistics import WatchedNetwork
 from edgecompress.train.parallel import is_first, process_group

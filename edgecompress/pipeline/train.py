@@ -28,8 +28,7 @@ from edgecompress.nets.artefact import load, save_artefact
 from edgecompress.nets.sources import LoadedModel, build_module, load_model
 from edgecompress.pipeline.evaluate import accuracy, batch_size
 from edgecompress.pipeline.material import Material
-from edgecompress.pipeline.search import own_runs
-from edgecompress.pipeline.shared_memo import shared
+from edgecompress.pipeline.shared_memo import own_runs, shared
 from edgecompress.pipeline.train_images import TrainingCounts, training_splits
 from edgecompress.train import methods, optimisers
 from edgecompress.train.contract import MethodOptions, Objective, TrainMethod
