@@ -70,7 +70,7 @@ def test_an_unreadable_size_is_one_line():
 
 
 COMPRESS = ("compress", "zoo:fashion_resnet", "--calibration-images", 32, "--selection-images", 32)
-QUICKLY = ("--report-images", 64, "--no-local-search", "--batch-norm", "keep")
+QUICKLY = ("--report-images", 64, "--rank-selection", "uniform", "--factors", "plain", "--no-refit")
 
 
 def test_compress_writes_a_run_that_later_commands_find(tmp_path):
