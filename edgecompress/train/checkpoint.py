@@ -46,7 +46,7 @@ def load_state(path: Path, identity: str, *, of: str = "training") -> dict[str, 
         with safe_open(path, framework="pt") as file:
             told = json.loads(file.metadata()[_TOLD])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        if _digest(told["state"], tensors) != told["sha256"]:
+        if not isinstance(told["state"], str) or _digest(told["state"], tensors) != told["sha256"]:
             raise ValueError("it has changed since it was written")
         if told["identity"] == identity:
             state: dict[str, Any] = _unpacked(json.loads(told["state"]), tensors)
