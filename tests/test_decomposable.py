@@ -3,8 +3,10 @@
 import copy
 import itertools
 import os
+import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from edgecompress.data.splits import Split
 from edgecompress.errors import ConfigError, ModelError
 from edgecompress.nets.families import fold, pair_ops
 from edgecompress.nets.modules import module_of, op_of
+from edgecompress.train import parallel
 from edgecompress.train.contract import Batch, MethodOptions, backward_once
 from edgecompress.train.images import TrainingImages
 from edgecompress.train.loop import TrainSettings, fit
@@ -414,38 +417,39 @@ def test_the_finished_network_is_an_ordinary_one():
     assert finished.conv1.weight is not course.network.network.conv1.weight
 
 
-STEP = """
-import sys
-import torch
-from test_decomposable import from_labels, net, options, settings, training_images
-from edgecompress.train import parallel
-from edgecompress.train.loop import fit
-from edgecompress.train.methods import decomposable, trp
-
-torch.set_num_threads(1)
-with parallel.process_group():
-    for method in (decomposable, trp):
-        course = method.METHOD.begin(net(), options(low_rank_images=0.6, nuclear=0.01))
-        network = fit(course, from_labels(), training_images(batch=15), settings(5)).module
-        if parallel.is_first():
-            torch.save(network.state_dict(), f"{sys.argv[1]}/{method.METHOD.name}.pt")
-"""
+def both_methods():
+    """Trains by both methods, together with the other processes there are."""
+    torch.set_num_threads(1)
+    found = {}
+    with parallel.process_group():
+        for method in (decomposable, trp):
+            course = method.METHOD.begin(net(), options(low_rank_images=0.6, nuclear=0.01))
+            fitted = fit(course, from_labels(), training_images(batch=15), settings(5))
+            found[method.METHOD.name] = fitted.module.state_dict()
+    return found
 
 
-def test_two_processes_find_what_one_finds(tmp_path):
-    script, here = tmp_path / "step.py", Path(__file__).parent
-    script.write_text(STEP)
-    env = os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "OMP_NUM_THREADS": "1"}
-    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d")
-    command = [sys.executable, *torchrun, "--rdzv-endpoint", "localhost:0", str(script), str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    for method in (decomposable, trp):
-        course = method.METHOD.begin(net(), options(low_rank_images=0.6, nuclear=0.01))
-        alone = fit(course, from_labels(), training_images(batch=15), settings(5)).module.state_dict()
-        both = torch.load(tmp_path / f"{method.METHOD.name}.pt", weights_only=True)
-        for name, value in alone.items():
-            torch.testing.assert_close(both[name], value, rtol=1e-3, atol=1e-5)
+def free_port():
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return one.getsockname()[1]
+
+
+def test_two_processes_find_what_one_finds(monkeypatch):
+    """The first of the two is this one."""
+    alone, here = both_methods(), Path(__file__).parent
+    for name, value in (("WORLD_SIZE", 2), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", free_port())):
+        monkeypatch.setenv(name, str(value))
+    env = os.environ | {"RANK": "1", "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    monkeypatch.setattr(parallel, "LONGEST_WAIT", timedelta(minutes=3))
+    monkeypatch.setenv("RANK", "0")
+    command = [sys.executable, "-c", "import test_decomposable as one; one.both_methods()"]
+    with subprocess.Popen(command, env=env) as second:
+        both = both_methods()
+    assert second.returncode == 0
+    for method, weights in alone.items():
+        for name, value in weights.items():
+            torch.testing.assert_close(both[method][name], value, rtol=1e-3, atol=1e-5)
 
 
 # trained rank pruning

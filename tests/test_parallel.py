@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from edgecompress.train import parallel
+from edgecompress.train.checkpoint import load_state
 
 SEARCH = """
 import json, sys
@@ -45,9 +47,13 @@ def start(directory, *launcher):
     assert done.returncode == 0, done.stderr
 
 
-def test_two_processes_find_what_one_finds(tmp_path):
-    from safetensors.torch import load_file
+def scores_in(checkpoint):
+    with safe_open(checkpoint, framework="pt") as file:
+        identity = json.loads(file.metadata()["edgecompress"])["identity"]
+    return load_state(checkpoint, identity)["scores"]
 
+
+def test_two_processes_find_what_one_finds(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     start(tmp_path / "one")
@@ -60,7 +66,7 @@ def test_two_processes_find_what_one_finds(tmp_path):
     assert both[0]["processes"] == 2
     assert both[0]["plan"] == alone["plan"]
     assert both[0]["loss"] == pytest.approx(alone["loss"], rel=1e-4)
-    scores = [load_file(tmp_path / name / "theta0.safetensors")["scores"] for name in ("one", "two")]
+    scores = [scores_in(tmp_path / name / "theta0.safetensors") for name in ("one", "two")]
     torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-3)
     assert not (tmp_path / "two" / "theta1.safetensors").exists()
 

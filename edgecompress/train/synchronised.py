@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from edgecompress.train.parallel import processes
@@ -30,9 +31,23 @@ def synchronised_norms(network: nn.Module) -> Iterator[None]:
             del norm.forward
 
 
+class _Sum(torch.autograd.Function):
+    """The sum over all processes; each uses it for the loss of all, so gradients are added up as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ANN401 - torch's own type
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ANN401
+        return _Sum.forward(ctx, gradient)
+
+
 def _added_up(x: Tensor) -> Tensor:
     """Returns the sum over all processes; gradients flow back to each."""
-    total: Tensor = all_reduce(x)  # type: ignore[no-untyped-call]
+    total: Tensor = _Sum.apply(x)  # type: ignore[no-untyped-call]
     return total
 
 
