@@ -68,7 +68,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=300, help="of training, of vit and widths")
     parser.add_argument("--training-images", type=int, default=60_000, help="at most; likewise")
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.2, 0.4, 0.6], help="likewise")
-    parser.add_argument("--methods", nargs="+", help="likewise, by how their names begin; all when missing")
+    parser.add_argument(
+        "--methods", nargs="+", help="likewise, by name or what stands before a colon; all when missing"
+    )
     parser.add_argument("--networks", nargs="+", default=list(SPEED), choices=list(SPEED), help="of speed")
     parser.add_argument("--formats", nargs="+", default=["onnx", "tflite"], help="of speed")
     parser.add_argument("--preset", default="quick", help="of speed")

@@ -91,6 +91,7 @@ def width_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     methods: dict[str, tuple[str, Way]] = {
         "ours: reconstruction, repaired": ("reconstruction", "repaired"),
         "rarts, repaired": ("rarts", "repaired"),
+        "rarts": ("rarts", "as it is"),
         "gamma (NetSlim)": ("gamma", "as it is"),
         "random": ("random", "as it is"),
     }
@@ -149,7 +150,7 @@ def _by_library(scene: _Scene, macs: float, setting: Setting) -> nn.Module:
 
 def _is_wanted(name: str, scene: _Scene) -> bool:
     wanted = scene.options.methods
-    return not wanted or any(name.startswith(one) for one in wanted)
+    return not wanted or any(name == one or name.startswith(f"{one}:") for one in wanted)
 
 
 def _scored(scene: _Scene, rule: str) -> UnitScores:
