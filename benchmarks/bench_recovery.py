@@ -45,6 +45,8 @@ KEY = ("case", "preset", "minutes", "steps", "seed", "pilot")
 """What tells rows apart."""
 SYNTHETIC_IMAGES, ITERATIONS = 512, 100
 PILOT_IMAGES = 3000
+REPORT_IMAGES = {"train": 10_000, "synthetic": 10_000, "few-images": 500}
+"""All there are; only recoveries report, on dense, compressed and recovered networks."""
 MINUTES = {"train": 20.0, "synthetic": 4.0, "few-images": 8.0}
 """Of training, one thread."""
 
@@ -152,7 +154,7 @@ def _compressed(options: argparse.Namespace, told: Row, model: Row) -> float:
     """Makes a run of `compress` unless it is there, and returns how many seconds that took."""
     began = time.perf_counter()
     if not (options.runs / model["name"]).is_dir():
-        compress(**model, seed=told["seed"], runs_dir=options.runs)
+        compress(**model, report_images=0, seed=told["seed"], runs_dir=options.runs)
     return time.perf_counter() - began
 
 
@@ -168,7 +170,7 @@ def _recovered(options: argparse.Namespace, told: Row, name: str, *, level: str)
         runs_dir=options.runs,
         name=f"{name}-{told['preset']}",
         overwrite=True,
-        report_images=0 if told["pilot"] else None,
+        report_images=0 if told["pilot"] else REPORT_IMAGES[told["case"]],
     )
     spent = (time.perf_counter() - began[0]) / 60, (time.process_time() - began[1]) / 60
     found = _left_out(options, name, result) if told["pilot"] else _reported(result)

@@ -21,6 +21,7 @@ from edgecompress.pipeline.prune import prune
 from edgecompress.pipeline.recover import recover
 from edgecompress.pipeline.recover_images import images_of_run, recovery_splits
 from edgecompress.pipeline.recover_judge import Seen, is_better
+from edgecompress.pipeline.recover_ladder import deal_out
 from edgecompress.pipeline.recover_levels import LEVELS
 from edgecompress.pipeline.recover_recipes import PRESETS
 from edgecompress.pipeline.recover_rows import ascending_match, staying_rows
@@ -259,6 +260,24 @@ def test_papers_have_their_own_settings():
     assert (thesis.temperature, thesis.answers, thesis.labels) == (4.0, 0.9, 0.1)
     few = PRESETS["few-sample"].full.mix
     assert (few.features, few.answers, few.labels, few.temperature) == (1.0, 0.95, 0.05, 6.0)
+
+
+def test_few_images_leave_batch_norms_as_they_are():
+    ours = PRESETS["ours"].distill
+    assert (ours.settings(10, 900).norms, ours.settings(10, 45_000).norms) == ("frozen", "train")
+    assert PRESETS["thesis"].distill.settings(10, 900).norms == "train"
+
+
+@pytest.mark.parametrize("highest", ["mimic", "distill", "full"])
+def test_the_highest_level_gets_most_of_the_minutes_and_all_are_dealt_out(highest):
+    names = [*LEVELS][: [*LEVELS].index(highest) + 1]
+    dealt = deal_out(60.0, [LEVELS[name] for name in names if name != "synthetic"])
+    assert sum(dealt.values()) == pytest.approx(60) and min(dealt.values()) > 0
+    assert dealt[highest] > 40
+
+
+def test_levels_that_train_nothing_get_no_minutes():
+    assert deal_out(60.0, [LEVELS["none"], LEVELS["stats"]]) == {}
 
 
 # Narrowed networks and synthetic images

@@ -90,7 +90,7 @@ main()
 
 
 def start(*args, launcher=()):
-    """Recovers in a process that kills itself in the middle of level distill."""
+    """Recovers in a process that kills itself in the middle of level full."""
     Path("dying.py").write_text(DYING)
     command = [sys.executable, *launcher, "dying.py", "recover", "compress-net-001", *OPTIONS, *args]
     env = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -19,6 +19,9 @@ from edgecompress.pipeline.recover_levels import Level
 from edgecompress.pipeline.recover_scene import Attempt, Scene
 from edgecompress.train.parallel import same_everywhere
 
+ON_THE_WAY = 0.2
+"""What a level's share of the minutes is multiplied by where a higher one follows."""
+
 
 @dataclass(frozen=True)
 class Climbed:
@@ -105,6 +108,11 @@ def _change(before: Standing, after: Standing) -> str:
 
 
 def deal_out(amount: float, levels: Sequence[Level]) -> dict[str, float]:
-    """Returns what each level that trains gets of seconds or steps; it adds up to all of them."""
-    whole = sum(level.share for level in levels)
-    return {level.name: amount * level.share / whole for level in levels if level.share}
+    """Returns what each level that trains gets of seconds or steps; it adds up to all of them.
+
+    The highest gets most: one long course of the learning rate is worth more than several short ones.
+    """
+    trained = [level for level in levels if level.share]
+    weights = {level.name: level.share * (1.0 if level is trained[-1] else ON_THE_WAY) for level in trained}
+    whole = sum(weights.values())
+    return {name: amount * weight / whole for name, weight in weights.items()}

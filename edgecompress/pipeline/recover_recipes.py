@@ -17,6 +17,8 @@ from edgecompress.train.schedules import parse_schedule
 
 LARGE = 64
 """Images of at least this height and width are varied by enlarging parts of them, smaller ones by moving."""
+PLENTY = 4096
+"""Images from which batch norms may be trained."""
 ADAPTIVE = {"adamw": 5e-4, "adam-l2": 5e-4}
 """Learning rates of optimisers that scale gradients themselves; all others take that of the preset."""
 
@@ -34,7 +36,8 @@ class Training:
     schedule: str = "cosine"
     warmup: float = 0.0
     batch_images: int = 64
-    norms: Literal["train", "frozen"] = "train"
+    norms: Literal["train", "frozen", "auto"] = "train"
+    """`auto`: trained where there are plenty of images; few would spoil their statistics."""
     ema: float | None = None
     clip_norm: float | None = None
     trains: Literal["all", "blocks"] = "all"
@@ -42,8 +45,9 @@ class Training:
     vary: str | None = None
     """As `--augment`; None: as suits the size of the images."""
 
-    def settings(self, steps: int) -> TrainSettings:
-        """Returns what the loop takes."""
+    def settings(self, steps: int, images: int = PLENTY) -> TrainSettings:
+        """Returns what the loop takes, for so many different images."""
+        trained = self.norms == "train" or (self.norms == "auto" and images >= PLENTY)
         return TrainSettings(
             steps=steps,
             schedule=parse_schedule(self.schedule, warmup=self.warmup),
@@ -54,7 +58,7 @@ class Training:
                 weight_decay=self.weight_decay,
                 nesterov=self.nesterov,
             ),
-            norms=self.norms,
+            norms="train" if trained else "frozen",
             ema=self.ema,
             clip_norm=self.clip_norm,
         )
@@ -93,6 +97,10 @@ _OURS = Training(
     nesterov=True,
     warmup=0.05,
     clip_norm=5.0,
+    norms="auto",
+)
+_OURS_LAYERS = replace(
+    _OURS, mix=Mix(features=0.1, answers=1.0, temperature=4.0, relative=True), lr=5e-3, norms="frozen"
 )
 PRESETS: Mapping[str, RecoverPreset] = {
     one.name: one
@@ -100,8 +108,8 @@ PRESETS: Mapping[str, RecoverPreset] = {
         RecoverPreset(
             "ours",
             "found on held-out images; see docs/recovery.md",
-            mimic=replace(_OURS, mix=Mix(features=1.0, answers=0.1, relative=True), norms="frozen"),
-            synthetic=replace(_OURS, mix=Mix(features=1.0, answers=0.1, relative=True), norms="frozen"),
+            mimic=_OURS_LAYERS,
+            synthetic=_OURS_LAYERS,
             distill=_OURS,
             full=replace(_OURS, mix=Mix(answers=0.9, labels=0.1, temperature=4.0)),
         ),
