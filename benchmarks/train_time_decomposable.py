@@ -44,7 +44,7 @@ class Settings:
 
     steps: int = 200
     batch: int = 64
-    lr: float = 0.02
+    lr: float = 0.01
     mode: Mode = "spatial"
     smallest: float = 0.05
     largest: float = 0.4

@@ -37,8 +37,8 @@ CASES = ("sgd", "pugd", "sam", "asam")
 class Settings:
     """Images of a step, rounds, and whose time is taken."""
 
-    batch: int = 64
-    rounds: int = 25
+    batch: int = 32
+    rounds: int = 15
     clock: str = "cpu"
     """Or `wall`; `cpu` is for busy machines."""
     seed: int = 0
