@@ -61,6 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--imagenet-calibration", metavar="FOLDER")
     parser.add_argument("--imagenet-report", metavar="FOLDER")
     parser.add_argument("--spaces", nargs="+", default=["joint", "lowrank, exact"], choices=list(SPACES))
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.87, 0.78], help="of efficientnet")
     parser.add_argument("--fashion", metavar="DATA", default="fashion-mnist")
     parser.add_argument("--cifar", metavar="DATA")
     parser.add_argument("--resnet56-weights", metavar="FILE")

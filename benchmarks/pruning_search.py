@@ -17,13 +17,12 @@ SPACES: dict[str, dict[str, str]] = {
     "widths": {"space": "widths"},
     "lowrank, exact": {"space": "lowrank", "search": "exact"},
 }
-SHARES = (0.87, 0.78)
 CALIBRATION, SELECTION = 448, 64
 
 
 def search_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yields a row per share of the MACs and search space."""
-    for share in SHARES:
+    for share in options.shares:
         for name in options.spaces:
             row = {"model": "efficientnet_lite0", "space": name, "share": share}
             start = time.perf_counter()
