@@ -43,7 +43,7 @@ from edgecompress.pipeline.synthesize import synthesize
 Row = dict[str, Any]
 KEY = ("case", "preset", "minutes", "steps", "seed", "pilot")
 """What tells rows apart."""
-SYNTHETIC_IMAGES, ITERATIONS = 512, 100
+SYNTHETIC_IMAGES, SELECTION, ITERATIONS = 512, 64, 100
 PILOT_IMAGES = 3000
 REPORT_IMAGES = {"train": 10_000, "synthetic": 10_000, "few-images": 500}
 """All there are; only recoveries report, on dense, compressed and recovered networks."""
@@ -123,7 +123,8 @@ def synthetic(options: argparse.Namespace, told: Row) -> Row:
         }
         synthesize(**_resnet20(options), **asked, name=images.name)
     made = time.perf_counter() - began
-    model = {"data": str(images), "report_data": options.cifar, "budget": "macs=50%", "name": name}
+    model: Row = {"data": str(images), "report_data": options.cifar, "budget": "macs=50%", "name": name}
+    model |= {"calibration_images": SYNTHETIC_IMAGES - SELECTION, "selection_images": SELECTION}
     seconds = _compressed(options, told, _resnet20(options) | model)
     found = _recovered(options, told, name, level="synthetic")
     return found | {"images_minutes": made / 60, "compress_minutes": seconds / 60}

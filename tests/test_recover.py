@@ -23,7 +23,7 @@ from edgecompress.pipeline.recover_images import images_of_run, recovery_splits
 from edgecompress.pipeline.recover_judge import Seen, is_better
 from edgecompress.pipeline.recover_ladder import deal_out
 from edgecompress.pipeline.recover_levels import LEVELS
-from edgecompress.pipeline.recover_recipes import PRESETS
+from edgecompress.pipeline.recover_recipes import PRESETS, pick_recipe
 from edgecompress.pipeline.recover_rows import ascending_match, staying_rows
 from edgecompress.pipeline.synthesize import synthesize
 from edgecompress.pipeline.train_images import TrainingCounts
@@ -262,10 +262,17 @@ def test_papers_have_their_own_settings():
     assert (few.features, few.answers, few.labels, few.temperature) == (1.0, 0.95, 0.05, 6.0)
 
 
-def test_few_images_leave_batch_norms_as_they_are():
-    ours = PRESETS["ours"].distill
-    assert (ours.settings(10, 900).norms, ours.settings(10, 45_000).norms) == ("frozen", "train")
-    assert PRESETS["thesis"].distill.settings(10, 900).norms == "train"
+def test_an_optimiser_that_is_asked_for_gets_a_rate_that_suits_it():
+    ours, plain = pick_recipe("ours").full, pick_recipe("ours", optimizer="sgd").full
+    assert ours.optimiser == "adamw" and plain.lr > ours.lr
+    paper = pick_recipe("svd-nas", optimizer="adamw").full
+    assert (
+        paper.lr
+        == ours.lr
+        < pick_recipe("svd-nas").full.lr
+        == pick_recipe("svd-nas", optimizer="pugd").full.lr
+    )
+    assert pick_recipe("ours", optimizer="sgd", lr=0.7).full.lr == 0.7
 
 
 @pytest.mark.parametrize("highest", ["mimic", "distill", "full"])

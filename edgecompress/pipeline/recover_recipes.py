@@ -17,10 +17,10 @@ from edgecompress.train.schedules import parse_schedule
 
 LARGE = 64
 """Images of at least this height and width are varied by enlarging parts of them, smaller ones by moving."""
-PLENTY = 4096
-"""Images from which batch norms may be trained."""
 ADAPTIVE = {"adamw": 5e-4, "adam-l2": 5e-4}
-"""Learning rates of optimisers that scale gradients themselves; all others take that of the preset."""
+"""Learning rates of optimisers that scale gradients themselves."""
+PLAIN_LR = 3e-3
+"""Of others, where the preset has one of these."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class Training:
     schedule: str = "cosine"
     warmup: float = 0.0
     batch_images: int = 64
-    norms: Literal["train", "frozen", "auto"] = "train"
-    """`auto`: trained where there are plenty of images; few would spoil their statistics."""
+    norms: Literal["train", "frozen"] = "train"
     ema: float | None = None
     clip_norm: float | None = None
     trains: Literal["all", "blocks"] = "all"
@@ -45,9 +44,8 @@ class Training:
     vary: str | None = None
     """As `--augment`; None: as suits the size of the images."""
 
-    def settings(self, steps: int, images: int = PLENTY) -> TrainSettings:
-        """Returns what the loop takes, for so many different images."""
-        trained = self.norms == "train" or (self.norms == "auto" and images >= PLENTY)
+    def settings(self, steps: int) -> TrainSettings:
+        """Returns what the loop takes."""
         return TrainSettings(
             steps=steps,
             schedule=parse_schedule(self.schedule, warmup=self.warmup),
@@ -58,7 +56,7 @@ class Training:
                 weight_decay=self.weight_decay,
                 nesterov=self.nesterov,
             ),
-            norms="train" if trained else "frozen",
+            norms=self.norms,
             ema=self.ema,
             clip_norm=self.clip_norm,
         )
@@ -92,26 +90,30 @@ _THESIS = Training(
     Mix(answers=0.9, labels=0.1, temperature=4.0), 0.1, schedule="steps:0.5,0.75:0.1", vary="flip"
 )
 _OURS = Training(
-    Mix(answers=1.0, temperature=4.0),
-    0.01,
-    nesterov=True,
+    Mix(answers=1.0, temperature=2.0),
+    5e-4,
+    optimiser="adamw",
     warmup=0.05,
     clip_norm=5.0,
-    norms="auto",
+    norms="frozen",
 )
 _OURS_LAYERS = replace(
-    _OURS, mix=Mix(features=0.1, answers=1.0, temperature=4.0, relative=True), lr=5e-3, norms="frozen"
+    _OURS,
+    mix=Mix(features=0.1, answers=1.0, temperature=4.0, relative=True),
+    lr=5e-3,
+    optimiser="sgd",
+    nesterov=True,
 )
 PRESETS: Mapping[str, RecoverPreset] = {
     one.name: one
     for one in (
         RecoverPreset(
             "ours",
-            "found on held-out images; see docs/recovery.md",
+            "AdamW at 5e-4, answers at T = 2, batch norms frozen; see docs/recovery.md",
             mimic=_OURS_LAYERS,
             synthetic=_OURS_LAYERS,
             distill=_OURS,
-            full=replace(_OURS, mix=Mix(answers=0.9, labels=0.1, temperature=4.0)),
+            full=replace(_OURS, mix=Mix(answers=0.9, labels=0.1, temperature=2.0)),
         ),
         RecoverPreset(
             "svd-nas",
@@ -166,7 +168,8 @@ def pick_recipe(
     def changed(one: Training) -> Training:
         mix = one.mix if temperature is None else replace(one.mix, temperature=temperature)
         used = one.optimiser if optimizer is None else optimizer
-        usual = ADAPTIVE.get(used, one.lr) if used != one.optimiser else one.lr
+        plain = PLAIN_LR if one.optimiser in ADAPTIVE else one.lr
+        usual = one.lr if used == one.optimiser else ADAPTIVE.get(used, plain)
         return replace(
             one,
             mix=mix,

@@ -70,7 +70,7 @@ def trained(
         Course(network, partial(backward_once, network), lambda: divided(network).eval()),
         _stopping(scene, level, network, plain, images),
         images,
-        training.settings(steps, len(own)),
+        training.settings(steps),
         judge=judge,
         checkpoint=scene.memo.path(f"{level} training.safetensors"),
         identity=scene.identity(level),
