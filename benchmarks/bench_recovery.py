@@ -45,6 +45,7 @@ KEY = ("case", "preset", "minutes", "steps", "seed", "pilot")
 """What tells rows apart."""
 SYNTHETIC_IMAGES, SELECTION, ITERATIONS = 512, 64, 100
 PILOT_IMAGES = 3000
+HEADS = "case model MACs preset budget seeds dense compressed recovered change CPU-minutes".split()
 REPORT_IMAGES = {"train": 10_000, "synthetic": 10_000, "few-images": 500}
 """All there are; only recoveries report, on dense, compressed and recovered networks."""
 MINUTES = {"train": 20.0, "synthetic": 4.0, "few-images": 8.0}
@@ -229,15 +230,23 @@ def _read(file: Path) -> list[Row]:
 
 
 def _print_table(rows: list[Row]) -> None:
-    print("| case | model | MACs | preset | seeds | dense | compressed | recovered | change | minutes |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print(f"| {' | '.join(HEADS)} |
+|{'---|' * len(HEADS)}")
     for group in dict.fromkeys(_key(row)[:4] for row in rows if not row["pilot"]):
         own = [row for row in rows if _key(row)[:4] == group and not row["pilot"]]
         first = own[0]
         lost = _told([row["after"] - row["dense"] for row in own], sign="+")
-        cells = [first["case"], first["model"], f"{100 * first['macs']:.1f} %", first["preset"], len(own)]
+        budget = f"{first['steps']} steps" if first["steps"] else f"{first['minutes']:g} min"
+        cells = [
+            first["case"],
+            first["model"],
+            f"{100 * first['macs']:.1f} %",
+            first["preset"],
+            budget,
+            len(own),
+        ]
         cells += [_told([row[what] for row in own]) for what in ("dense", "before", "after")]
-        cells += [lost, _told([row["wall_minutes"] for row in own], digits=1)]
+        cells += [lost, _told([row["cpu_minutes"] for row in own], digits=1)]
         print(f"| {' | '.join(map(str, cells))} |")
 
 
