@@ -230,8 +230,8 @@ def _read(file: Path) -> list[Row]:
 
 
 def _print_table(rows: list[Row]) -> None:
-    print(f"| {' | '.join(HEADS)} |
-|{'---|' * len(HEADS)}")
+    print(f"| {' | '.join(HEADS)} |")
+    print(f"|{'---|' * len(HEADS)}")
     for group in dict.fromkeys(_key(row)[:4] for row in rows if not row["pilot"]):
         own = [row for row in rows if _key(row)[:4] == group and not row["pilot"]]
         first = own[0]
