@@ -45,7 +45,10 @@ KEY = ("case", "preset", "minutes", "steps", "seed", "pilot")
 """What tells rows apart."""
 SYNTHETIC_IMAGES, SELECTION, ITERATIONS = 512, 64, 100
 PILOT_IMAGES = 3000
-HEADS = "case model MACs preset budget seeds dense compressed recovered change CPU-minutes".split()
+HEADS = (
+    *("case", "model", "MACs", "preset", "budget", "seeds"),
+    *("dense", "compressed", "recovered", "change", "CPU minutes"),
+)
 REPORT_IMAGES = {"train": 10_000, "synthetic": 10_000, "few-images": 500}
 """All there are; only recoveries report, on dense, compressed and recovered networks."""
 MINUTES = {"train": 20.0, "synthetic": 4.0, "few-images": 8.0}
