@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import model_validator
+
 from edgecompress.core.genotype import Genotype
 from edgecompress.core.measurement import Provenance
 from edgecompress.core.results import ModelSummary, SplitSummary
@@ -53,3 +55,10 @@ class TopologyResult(Record):
     split: SplitSummary
     notes: tuple[str, ...]
     seconds: dict[str, float]
+
+    @model_validator(mode="after")
+    def _every_kind_has_probabilities(self) -> TopologyResult:
+        cells, told = len(self.genotype.kinds()), len(self.probabilities)
+        if told != cells:
+            raise ValueError(f"probabilities of {told} kinds of cells, the genotype has {cells}")
+        return self
