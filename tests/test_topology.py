@@ -306,6 +306,13 @@ def finished(tmp_path_factory):
     return folder, topology(**SMALL, **more, name="found")
 
 
+def test_a_result_whose_probabilities_are_of_other_cells_is_refused(finished):
+    _, result = finished
+    told = result.model_dump(mode="json")
+    with pytest.raises(ValueError, match="probabilities of 0 kinds of cells, the genotype has 1"):
+        TopologyResult.model_validate(told | {"probabilities": []})
+
+
 def test_the_run_holds_the_genotype_the_plan_and_the_weights(finished):
     folder, result = finished
     files = {file.name for file in (folder / "found").iterdir()}
