@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 OPTIONS = ("--steps", "24", "--selection-images", "60", "--batch-images", "16")
 TORCHRUN = (
     *("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"),
-    *("--rdzv-endpoint", "localhost:0", "--max-restarts", "2"),
+    *("--rdzv-endpoint", "localhost:0", "--max-restarts", "2", "--monitor-interval", "0.1"),
 )
 
 
