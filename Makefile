@@ -1,9 +1,9 @@
 # make quickstart   sets up .venv, then compresses the embedded network and shows before and after
 # make test         sets up .venv with the development tools, then runs linters, type check and all tests
 # make lint         linters and type check only
-# make fuzz         reads 100,000 damaged files of every format; takes about half an hour on one core
-# make kills        kills commands at 50 random moments and lets them go on; takes about half an hour
-# make memory       measures the memory of large networks against the ceilings of docs/reliability.md
+# make fuzz         reads 100,000 damaged files of every format; takes about ten minutes of one core
+# make kills        kills commands at 50 random moments and lets them go on
+# make memory       measures the memory of large networks against ceilings; takes over half an hour
 # make audit        looks for known faults of dependencies, which needs a network, and lists their licences
 # make packages     builds wheel and sdist, installs the wheel into an empty environment, runs quickstart there
 # make pixel4-table builds devices/tables/pixel4.json again, under qemu; takes about an hour on two cores

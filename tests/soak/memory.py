@@ -42,7 +42,7 @@ CASES = (
     Case(
         "compress ResNet-18",
         ("compress", "zoo:resnet18", *DATA, *COUNTS, "--budget", "macs=50%", "--name", "resnet18"),
-        3000,
+        6000,
     ),
     Case(
         "export ResNet-18",
