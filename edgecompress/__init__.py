@@ -9,7 +9,12 @@ Importing the package costs nothing: torch comes with first use.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
+
+# onnxruntime reports its use over the network, and keeps a number of this machine for it, unless told not to
+# before it is loaded. Nothing leaves the machine here that nobody asked for.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from edgecompress.nets.artefact import load
