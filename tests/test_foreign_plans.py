@@ -16,7 +16,10 @@ from cli_calls import check_one_line_error, run
 
 import edgecompress
 from edgecompress.core.caches import cache_directory
+from edgecompress.core.runs import work_directory
+from edgecompress.core.store import write_record
 from edgecompress.core.types import ModelRef, Plan, Preprocess
+from edgecompress.core.unfinished import BEGUN_FILE, Begun
 from edgecompress.errors import ArtefactError, ModelError
 from edgecompress.nets.artefact import PLAN_FILE, WEIGHTS_FILE, load, read_plan, save_artefact
 from edgecompress.nets.consent import TRUST_CODE
@@ -174,6 +177,47 @@ def test_the_environment_of_a_command_gives_consent(tmp_path):
     words = [sys.executable, "-m", "edgecompress", "inspect", str(path), "--json"]
     done = subprocess.run(words, env=os.environ | {TRUST_CODE: "1"}, capture_output=True, text=True)
     assert done.returncode == 0 and Path("ran").exists()
+
+
+@pytest.mark.parametrize("option", ["model", "teacher"])
+def test_an_unfinished_run_from_elsewhere_asks_for_consent(tmp_path, option):
+    """It says itself where it was begun, and that folder is not the user's."""
+    theirs = tmp_path / "elsewhere"
+    theirs.mkdir()
+    (theirs / "theirs.py").write_text(CODE)
+    options = {"model": "zoo:fashion_resnet", option: "theirs.py:model"}
+    begin("train", options, directory=theirs)
+    check_one_line_error(run("resume", "begun"), "theirs.py:model", f"{TRUST_CODE}=1")
+    assert not Path("ran").exists() and not (theirs / "ran").exists()
+
+
+def test_an_unfinished_recovery_asks_for_consent_to_the_code_of_its_run(tmp_path):
+    path = artefact(tmp_path / "elsewhere" / "theirs.py", into=str(tmp_path / "elsewhere" / "their-run"))
+    begin("recover", {"run": path.name}, directory=path.parent)
+    check_one_line_error(run("resume", "begun"), "theirs.py:model", f"{TRUST_CODE}=1")
+    assert not Path("ran").exists() and not (path.parent / "ran").exists()
+
+
+@pytest.mark.parametrize("source", ["a\0b.py:model", "python:os:getcwd"])
+def test_strange_code_of_an_unfinished_run_is_one_line(here, source):
+    begin("synthesize", {"model": source}, directory=here)
+    check_one_line_error(run("resume", "begun"), TRUST_CODE)
+
+
+def begin(command, options, *, directory):
+    """Writes what a process that was killed leaves behind."""
+    work = work_directory(Path("runs"), "begun")
+    work.mkdir(parents=True)
+    begun = Begun(
+        name="begun",
+        command=command,
+        options=options,
+        inputs={},
+        version="0",
+        directory=str(directory),
+        overwrite=False,
+    )
+    write_record(work / BEGUN_FILE, begun)
 
 
 def read_json(path):

@@ -16,12 +16,12 @@ TRUST_CODE = "EDGECOMPRESS_TRUST_CODE"
 """Set to 1 in the environment: plans may run whatever code they name."""
 
 
-def check_consent(source: str, *, artefact: Path | None) -> None:
+def check_consent(source: str, *, artefact: Path | None, start: Path = Path()) -> None:
     """Does nothing where the network a plan names may be built.
 
     Files are run where the user has named them as a model before, or where they lie below the current folder
     and did not come along in the artefact itself; modules that are installed are imported unless they are
-    Python's own. All else needs `TRUST_CODE`.
+    Python's own. All else needs `TRUST_CODE`. Relative paths begin in `start`.
 
     Raises:
         ArtefactError: the plan names other code.
@@ -33,7 +33,7 @@ def check_consent(source: str, *, artefact: Path | None) -> None:
         fault = "a module of Python itself" if top in sys.stdlib_module_names else None
     else:
         match = FILE_SOURCE.fullmatch(source)
-        fault = None if match is None else _why_strange(Path(match["path"]).resolve(), artefact)
+        fault = None if match is None else _why_strange(start / match["path"], artefact)
     if fault is not None:
         raise ArtefactError(
             f"{artefact or 'the plan'}: is built by code, {source}, and that is {fault}; if you trust it, "
@@ -52,7 +52,11 @@ def remember_code(source: str) -> None:
         mark.touch()
 
 
-def _why_strange(file: Path, artefact: Path | None) -> str | None:
+def _why_strange(path: Path, artefact: Path | None) -> str | None:
+    try:
+        file = path.resolve()
+    except (OSError, RuntimeError, ValueError):  # links in a circle, a zero byte
+        return "at a path no file can have"
     if _mark(file).exists():
         return None
     if artefact is not None and file.is_relative_to(artefact.resolve()):

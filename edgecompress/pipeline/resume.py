@@ -12,9 +12,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from edgecompress.core.progress import NO_PROGRESS, Progress
-from edgecompress.core.types import Record
-from edgecompress.core.unfinished import Begun, find_unfinished
+from edgecompress.core.runs import work_directory
+from edgecompress.core.store import read_record
+from edgecompress.core.types import Plan, Record
+from edgecompress.core.unfinished import Begun, Unfinished, find_unfinished
 from edgecompress.errors import ArtefactError
+from edgecompress.nets.artefact import PLAN_FILE
+from edgecompress.nets.consent import check_consent
 from edgecompress.pipeline.recover import recover
 from edgecompress.pipeline.search import search
 from edgecompress.pipeline.synthesize import synthesize
@@ -27,6 +31,8 @@ COMMANDS: dict[str, Callable[..., Record]] = {
     "train": train,
 }
 """Those whose runs can go on."""
+CODE_OPTIONS = ("model", "teacher", "run")
+"""Options that name code, or a run whose plan does."""
 NOT_OPTIONS = {"name", "runs_dir", "overwrite", "resuming", "progress"}
 """Of a command: `resume` gives them itself."""
 
@@ -39,7 +45,7 @@ def resume(
     It works in the folder the run was begun in, where relative paths among its options start.
 
     Raises:
-        ArtefactError: there is no such run, or what it reads has changed.
+        ArtefactError: there is no such run, what it reads has changed, or it names code that is not trusted.
         EdgeCompressError: as the command itself.
     """
     found = find_unfinished(runs_dir, run)
@@ -52,8 +58,25 @@ def resume(
     except ValidationError as error:
         said = error.errors()[0]["msg"].lower()
         raise ArtefactError(f"{begun.name}: begun.json holds an option of the wrong type: {said}") from None
+    _check_code(found)
     with _begun_in(begun, found.runs_dir) as place:
         return command(**options, name=begun.name, runs_dir=place, resuming=True, progress=progress)
+
+
+def _check_code(found: Unfinished) -> None:
+    """Makes sure that code a run names may be run: as plans do, unfinished runs come from anywhere.
+
+    That is asked before the folder is changed, for it is up to the run which one it was begun in.
+    """
+    start, work = Path(found.begun.directory), work_directory(found.runs_dir, found.begun.name)
+    if not start.is_dir():
+        return  # nothing is run then, and the message will be about that
+    for named in (found.begun.options.get(key) for key in CODE_OPTIONS):
+        if isinstance(named, str) and (start / named / PLAN_FILE).is_file():
+            source = read_record(start / named / PLAN_FILE, Plan).model.source
+            check_consent(source, artefact=start / named, start=start)
+        elif isinstance(named, str):
+            check_consent(named, artefact=work, start=start)
 
 
 @contextlib.contextmanager
