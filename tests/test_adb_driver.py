@@ -231,5 +231,8 @@ def test_one_of_two_phones_is_chosen_by_its_codename(phone, second_phone, adb):
 def test_cleaning_leaves_nothing_behind(phone, model):
     with DRIVER.open(PIXEL_4, OPTIONS) as session:
         session.load(model)
-    clean(AdbTransport("adb", phone.serial))
+    clean(AdbTransport("adb", phone.serial), runner=False)
+    (left,) = phone.pushed()
+    assert "/benchmark_model-" in left
+    clean(AdbTransport("adb", phone.serial), runner=True)
     assert not phone.pushed() and not (phone.root / FOLDER.lstrip("/")).exists()

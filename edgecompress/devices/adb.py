@@ -150,8 +150,8 @@ def open_session(device: Device, options: Options) -> Iterator[Session]:
     try:
         yield AdbSession(transport, conditions, runner, options.timeout_s, options.settle_s, notes)
     finally:
-        if options.clean:
-            clean(transport)
+        if options.clean or options.clean_runner:
+            clean(transport, runner=options.clean_runner)
 
 
 def read_report(done: Done, *, file: str, where: str) -> Report:
@@ -190,16 +190,17 @@ def serials(adb: str = "adb") -> tuple[str, ...]:
     return list_serials(adb)
 
 
-def clean(transport: Transport) -> None:
-    """Removes everything we left on a phone.
+def clean(transport: Transport, *, runner: bool) -> None:
+    """Removes files we measured from a phone, or everything of ours, the benchmark program included.
 
     Raises:
         DeviceError: it does not answer, or refuses.
     """
-    done = transport.run(["rm", "-rf", FOLDER], timeout_s=SHORT_TIMEOUT_S)
+    script = 'rm -rf "$0"' if runner else 'rm -f "$0"/*.tflite'
+    done = transport.run(["sh", "-c", script, FOLDER], timeout_s=SHORT_TIMEOUT_S)
     if done.code != 0:
         raise DeviceError(
-            f"{transport.where}: {FOLDER} could not be removed: {last_line(done.err + done.out)}"
+            f"{transport.where}: {FOLDER} could not be cleaned: {last_line(done.err + done.out)}"
         )
 
 

@@ -89,7 +89,9 @@ class Options:
     settle_s: float = 120.0
     """How long to wait at most for a hot device before measuring all the same."""
     clean: bool = False
-    """Remove what was pushed to the device when the session ends."""
+    """Remove what was measured from the device when the session ends; the runner is pushed once and stays."""
+    clean_runner: bool = False
+    """Remove the runner as well, and whatever else is ours."""
     adb: str = "adb"
     """Program to call."""
 

@@ -86,6 +86,7 @@ def bench(
         benchmark_binary=benchmark_binary,
         timeout_s=timeout_s,
         clean=clean,
+        clean_runner=clean,
         adb=adb,
     )
     shared = _Work(asked, drivers, options, found.files, {}, chosen, seed, profile)

@@ -29,7 +29,7 @@ def main(phone: Path, home: Path) -> None:
     transport = AdbTransport("adb", SERIAL)
     check_commands(transport)
     check_measuring(phone, home)
-    clean(transport)
+    clean(transport, runner=True)
     assert not list((phone / "data/local/tmp").iterdir())
     server.call("kill-server")
 
