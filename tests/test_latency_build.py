@@ -151,6 +151,11 @@ def test_predictions_are_checked_on_plans_that_were_not_fitted():
     assert "plotly" in Path("p.html").read_text().lower()
 
 
+def test_a_check_takes_the_input_size_of_the_table():
+    (network,) = call(CheckResult, "check", "t.json", "-m", "small.py:Small", "--plans", "3").networks
+    assert network.network == str(Path("small.py").resolve()) + ":Small"
+
+
 def test_what_was_measured_is_shown_even_if_its_plot_cannot_be_written():
     args = ("t.json", "-m", "small.py:Small", *SIZE, "--plans", "3", "--plot", "small.py/p.html")
     result = run("latency", "check", *args)

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak.killed_commands import NET
 from test_latency_keys import HEADING
 from torch import nn
 
@@ -26,6 +27,7 @@ from edgecompress.methods.branches import METHOD as BRANCHES
 from edgecompress.methods.lowrank import METHOD as LOWRANK
 from edgecompress.methods.tucker2 import METHOD as TUCKER2
 from edgecompress.nets.modules import op_of
+from edgecompress.pipeline.latency_space import load_network, random_plans, space_of
 
 LAYERS = [
     Layer(name="first", op=op_of(nn.Conv2d(16, 16, 3, padding=1)), in_size=(16, 16)),
@@ -236,6 +238,19 @@ def test_layers_are_known_at_every_width(tmp_path, groups, outputs):
         block = Block(branches=((whole.model_copy(update=change),),))
         there = Task(block_key(block, (14, 14)), block, (14, 14))
         assert lookup.ms(block, (14, 14)) == pytest.approx(truth(there), rel=0.05)
+
+
+def test_random_plans_do_not_depend_on_the_folder_of_a_network(tmp_path):
+    found = []
+    for folder in (tmp_path / "one", tmp_path / "another"):
+        folder.mkdir()
+        (folder / "net.py").write_text(NET)
+        network = load_network(f"{folder / 'net.py'}:small", ("lowrank",), input_size=(12, 12))
+        journal = run(tmp_path, space_of([network]), lambda tasks: map(measured, tasks), f"{folder.name}.j")
+        lookup = lookup_of(journal.entries.values(), 0.0, name="t")
+        found.append(random_plans(network, lookup, range(4)))
+    assert found[0] == found[1]
+    assert len({str(changes) for changes in found[0].values()}) > 2
 
 
 # Calibration

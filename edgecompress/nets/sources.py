@@ -138,6 +138,11 @@ def zoo_entries() -> Mapping[str, Entry]:
     return discover(zoo, Entry)
 
 
+def lasting_source(source: str) -> str:
+    """Returns what finds the same model from any working directory, as runs and tables name it."""
+    return _locate(source).source
+
+
 @dataclass(frozen=True)
 class _Place:
     """A source that has been understood but not built."""

@@ -15,6 +15,7 @@ from edgecompress.errors import ConfigError
 from edgecompress.latency.calibration import agreement, find_calibration, plan_timing, sum_blocks
 from edgecompress.latency.journal import check_heading
 from edgecompress.latency.lookup import Lookup, make_lookup
+from edgecompress.nets.sources import lasting_source
 from edgecompress.pipeline.latency_files import find_table, read_table, table_heading
 from edgecompress.pipeline.latency_space import (
     Network,
@@ -90,7 +91,7 @@ def _open(path: Path, table: LatencyTable, options: Options, seed: int) -> Bench
 
 
 def _loaded(table: LatencyTable, model: str, input_size: Size | None) -> Network:
-    known = next((one for one in table.calibrations if one.network == model), None)
+    known = next((one for one in table.calibrations if one.network == lasting_source(model)), None)
     if known is None:
         return load_network(model, every_method(), input_size=input_size)
     own = None if model.startswith("zoo:") else known.input_shape[1:]  # the zoo knows its input

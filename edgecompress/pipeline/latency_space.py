@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -134,9 +135,10 @@ def random_plans(network: Network, lookup: Lookup, seeds: range) -> dict[str, li
 def random_changes(network: Network, lookup: Lookup, *, seed: int) -> list[Change]:
     """Returns what a plan drawn at random replaces, each faster than its layer by the table.
 
-    All families are equally likely, and within one all its ranks: a search may end anywhere.
+    All families are equally likely, and within one all its ranks: a search may end anywhere. Plans of a
+    user's own file are the same wherever it lies.
     """
-    rng = random.Random(f"{network.name} {seed}")
+    rng = random.Random(f"{Path(network.name).name} {seed}")
     found = []
     for layer in network.layers:
         dense_ms = lookup.ms(Block(branches=((layer.op,),)), layer.in_size)
