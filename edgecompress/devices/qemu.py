@@ -28,6 +28,7 @@ GRAPH = "net.tflite"
 COUNTS = "counts.txt"
 FOLDER_LENGTH = 100
 """The loader keeps the path of what it loads: a longer one moves all that comes after it in memory."""
+NO_QEMU = f"{QEMU}: no such program; on Debian 12: apt-get install qemu-user"
 NEEDS_PLUGINS = "counting needs a qemu of release 6 to 8 built with plugins, as qemu-user of Debian 12"
 HELP_TIMEOUT_S = 20.0
 USAGE_ERROR = 2
@@ -47,7 +48,7 @@ def find_qemu() -> str:
     """
     program = shutil.which(QEMU)
     if program is None:
-        raise MissingPackage(f"{QEMU}: no such program; on Debian 12: apt-get install qemu-user")
+        raise MissingPackage(NO_QEMU)
     program = str(Path(program).absolute())
     told = _call([program, "-help"], Path("/"), timeout_s=HELP_TIMEOUT_S, name="-help").out
     if not re.search(r"^-plugin\b", told, re.MULTILINE):
@@ -160,8 +161,13 @@ def _call(words: Sequence[str], folder: Path, *, timeout_s: float, name: str) ->
         raise DeviceError(
             f"{name}: not done under {QEMU} after {timeout_s:g} s; give it more with --timeout"
         ) from None
+    except FileNotFoundError:
+        raise MissingPackage(NO_QEMU) from None
     except OSError as error:
         raise MissingPackage(f"{words[0]}: cannot be run: {error.strerror or error}") from None
+    # a script in qemu's place may be removed after the system has found it and before its shell opens it
+    if done.returncode != 0 and not Path(words[0]).exists():
+        raise MissingPackage(NO_QEMU)
     return Done(done.returncode, done.stdout, done.stderr)
 
 
