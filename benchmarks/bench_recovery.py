@@ -41,7 +41,7 @@ from edgecompress.pipeline.recover import recover
 from edgecompress.pipeline.synthesize import synthesize
 
 Row = dict[str, Any]
-KEY = ("case", "preset", "minutes", "steps", "seed", "pilot")
+KEY = ("case", "preset", "minutes", "steps", "seed", "pilot", "select_on_test")
 """What tells rows apart."""
 SYNTHETIC_IMAGES, SELECTION, ITERATIONS = 512, 64, 100
 PILOT_IMAGES = 3000
@@ -87,6 +87,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), help="compressed networks found here are used"
     )
+    parser.add_argument(
+        "--select-on-test",
+        action="store_true",
+        help="1,000 test images choose, the others are reported on; of train",
+    )
     parser.add_argument("--pilot", action="store_true", help="accuracy on training images left out")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, help="file that rows are added to")
@@ -101,6 +106,8 @@ def _rows(options: argparse.Namespace, done: set[tuple[Any, ...]]) -> Iterator[R
             for preset in options.presets:
                 told = {"case": case, "preset": preset, "minutes": minutes, "steps": options.steps}
                 told |= {"seed": seed, "pilot": options.pilot}
+                if options.select_on_test and case == "train":
+                    told["select_on_test"] = True
                 if _key(told) not in done:
                     yield told | CASES[case](options, told)
 
@@ -175,7 +182,8 @@ def _recovered(options: argparse.Namespace, told: Row, name: str, *, level: str)
         runs_dir=options.runs,
         name=f"{name}-{told['preset']}",
         overwrite=True,
-        report_images=0 if told["pilot"] else REPORT_IMAGES[told["case"]],
+        report_images=0 if told["pilot"] else _reported_on(told),
+        select_on_test="select_on_test" in told,
     )
     spent = (time.perf_counter() - began[0]) / 60, (time.process_time() - began[1]) / 60
     found = _left_out(options, name, result) if told["pilot"] else _reported(result)
@@ -189,6 +197,11 @@ def _recovered(options: argparse.Namespace, told: Row, name: str, *, level: str)
         ],
         "images": result.split.model_dump(include={"calibration", "selection", "report"}),
     }
+
+
+def _reported_on(told: Row) -> int | None:
+    """Returns how many images; None: all that do not choose."""
+    return None if "select_on_test" in told else REPORT_IMAGES[told["case"]]
 
 
 def _reported(result: RecoverResult) -> Row:

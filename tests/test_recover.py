@@ -185,6 +185,30 @@ def test_of_a_pool_the_run_s_report_stays_aside():
         recovery_splits(plan.model, None, TrainingCounts(None, report=91), parent)
 
 
+def test_test_images_choose_where_asked_and_the_others_are_reported_on():
+    plan, parent = read_plan(Path("runs/damaged")), images_of_run(Path("runs/damaged"))
+    usual = recovery_splits(plan.model, None, TrainingCounts(None, seed=0), parent)
+    found = recovery_splits(plan.model, None, TrainingCounts(None, seed=0, select_on_test=True), parent)
+    assert found.selection.images is found.report.images is not found.calibration.images
+    assert not {*found.selection.indices} & {*found.report.indices}
+    assert len(found.calibration) == len(usual.calibration) + len(usual.selection)
+    assert len(found.selection) == 16 and len(found.report) <= 160 - 16
+
+
+def test_a_recovered_run_knows_the_images_of_the_run_it_began_with():
+    recover("damaged", level="stats", name="once", overwrite=True)
+    assert images_of_run(Path("runs/once")).data == images_of_run(Path("runs/damaged")).data is not None
+    again = recover("once", level="none", select_on_test=True, name="twice", overwrite=True)
+    assert again.split.selection == 16
+
+
+def test_a_run_that_says_it_began_with_itself_is_read_once():
+    recover("damaged", level="none", name="circle", overwrite=True)
+    file = Path("runs/circle/run.json")
+    file.write_text(file.read_text().replace(str(Path("runs/damaged")), str(Path("runs/circle"))))
+    assert images_of_run(Path("runs/circle")).data is None
+
+
 def test_other_images_are_learnt_from_and_the_run_s_test_images_reported_on():
     plan, parent = read_plan(Path("runs/damaged")), images_of_run(Path("runs/damaged"))
     found = recovery_splits(plan.model, None, TrainingCounts("bare.npz"), replace(parent, reported=None))

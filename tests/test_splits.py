@@ -56,6 +56,35 @@ def test_parts_of_a_pool_are_disjoint_and_as_large_as_asked(calibration, selecti
     assert (splits.report is None) == (report == 0)
 
 
+@given(calibration=counts, selection=counts, report=st.none() | counts, seed=seeds, other=seeds)
+def test_test_images_that_choose_are_always_the_same_and_not_reported_on(
+    calibration, selection, report, seed, other
+):
+    source = Source("two", train=Numbers("train", 0, 12), test=Numbers("test", 100, 24))
+    ask = {"calibration": calibration, "selection": selection, "report": report, "select_on_test": True}
+    one, two = (make_splits(source, **ask, seed=number) for number in (seed, other))
+    seen = pictures(one)
+    assert (
+        len(set(seen))
+        == len(seen)
+        == calibration + selection + (24 - selection if report is None else report)
+    )
+    assert {*one.selection.tensors()[0].flatten().tolist()} <= {*range(100, 124)}
+    assert (one.selection, one.report) == (two.selection, two.report)
+
+
+def test_without_test_images_none_can_choose():
+    with pytest.raises(ConfigError, match="no test images to select on"):
+        make_splits(
+            Source("p", pool=Numbers("p", 0, 9)), calibration=1, selection=1, seed=0, select_on_test=True
+        )
+    source = Source("two", train=Numbers("train", 0, 12), test=Numbers("test", 100, 24))
+    for selection, report in ((25, None), (10, 15)):
+        ask = {"calibration": 1, "selection": selection, "report": report}
+        with pytest.raises(DataError, match="ask for fewer"):
+            make_splits(source, **ask, seed=0, select_on_test=True)
+
+
 @given(calibration=counts, selection=counts, report=st.none() | st.integers(1, 12), seed=seeds)
 def test_a_division_is_kept(calibration, selection, report, seed):
     source = Source("two", train=Numbers("train", 0, 24), test=Numbers("test", 100, 12))

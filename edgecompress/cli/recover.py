@@ -69,6 +69,13 @@ def recover(
         int | None, typer.Option(min=1, metavar="N", help="That choose; a tenth, at most 2000.")
     ] = None,
     report_images: opt.ReportImages = None,
+    select_on_test: Annotated[
+        bool,
+        typer.Option(
+            "--select-on-test",
+            help="Choose with a tenth of the test images, which the dense network has not learnt.",
+        ),
+    ] = False,
     seed: opt.Seed = 0,
     name: opt.RunName = None,
     runs_dir: opt.RunsDir = Path("runs"),
@@ -85,7 +92,7 @@ def recover(
     \b
     Examples:
       edgecompress recover                                  the latest run, as far as its images allow
-      edgecompress recover compress-resnet20-001 --minutes 90
+      edgecompress recover compress-resnet20-001 --minutes 90 --select-on-test
       edgecompress recover --level mimic --data photos/     no labels needed
       edgecompress recover --level synthetic --synthetic runs/synthesize-resnet20-001
       edgecompress recover --preset svd-nas --optimizer pugd
@@ -113,6 +120,7 @@ def recover(
             training_images=training_images,
             selection_images=selection_images,
             report_images=report_images,
+            select_on_test=select_on_test,
             seed=seed,
             name=name,
             runs_dir=runs_dir,

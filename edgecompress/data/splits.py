@@ -72,35 +72,77 @@ def make_splits(
     report: int | None = None,
     seed: int,
     report_source: Source | None = None,
+    select_on_test: bool = False,
 ) -> Splits:
     """Draws calibration and selection images from the training part and report images from the test part.
 
     A source without that division is cut into all three. `report` None takes all images that may be
     reported, 0 takes none. The report images do not depend on `seed`; a larger `calibration` contains
-    the smaller one. `report_source` replaces the test part.
+    the smaller one. `report_source` replaces the test part. With `select_on_test` selection images are of the
+    test part too, always the same ones, and the report gets what is left of it.
 
     Raises:
-        ConfigError: a count is negative.
+        ConfigError: a count is negative, or there is no test part to select on.
         DataError: there are too few images, report images have no labels, or an image of
             `report_source` is also used for calibration or selection.
     """
     if min(calibration, selection, report or 0) < 0:
         raise ConfigError(f"{calibration=}, {selection=}, {report=}: counts of images cannot be negative")
     used_from, reported_from = image_sets(source, report_source)
-    left, reported = _draw_report(used_from, reported_from, report, reserved=calibration + selection)
-    drawn = _draw(left, calibration + selection, seed=seed, name=used_from.name)
-    splits = [
-        Split(used_from, drawn[:calibration], "calibration"),
-        Split(used_from, drawn[calibration:], "selection"),
-        Split(reported_from, reported, "report"),
-    ]
+    if select_on_test and used_from is reported_from:
+        raise ConfigError(f"{source.name}: has no test images to select on; pass some as --report-data")
+    draw = _drawn_selecting_on_test if select_on_test else _drawn
+    splits = draw(used_from, reported_from, calibration, selection, report, seed)
     _check_disjoint(splits)
+    reported = len(splits[2])
     if reported:
         require_labels(splits[2])
         if report_source is not None:
             _check_content(splits)
     name = source.name if report_source is None else f"{source.name}, report on {report_source.name}"
     return Splits(splits[0], splits[1], splits[2] if reported else None, _summarise(splits, name, seed))
+
+
+def _drawn(
+    used_from: ImageSet,
+    reported_from: ImageSet,
+    calibration: int,
+    selection: int,
+    report: int | None,
+    seed: int,
+) -> list[Split]:
+    left, reported = _draw_report(used_from, reported_from, report, reserved=calibration + selection)
+    drawn = _draw(left, calibration + selection, seed=seed, name=used_from.name)
+    return [
+        Split(used_from, drawn[:calibration], "calibration"),
+        Split(used_from, drawn[calibration:], "selection"),
+        Split(reported_from, reported, "report"),
+    ]
+
+
+def _drawn_selecting_on_test(
+    used_from: ImageSet,
+    reported_from: ImageSet,
+    calibration: int,
+    selection: int,
+    report: int | None,
+    seed: int,
+) -> list[Split]:
+    """The images that choose are the last of the order the report takes its images from, first ones first."""
+    order = _shuffled(len(reported_from), _REPORT_SEED)
+    kept = max(len(order) - selection, 0)
+    wanted = kept if report is None else report
+    if wanted > kept or selection > len(order):
+        raise DataError(
+            f"{reported_from.name}: {len(order)} images, {selection} asked for selection and {wanted} "
+            "for the report; ask for fewer"
+        )
+    drawn = _draw(list(range(len(used_from))), calibration, seed=seed, name=used_from.name)
+    return [
+        Split(used_from, drawn, "calibration"),
+        Split(reported_from, tuple(sorted(order[kept:])), "selection"),
+        Split(reported_from, tuple(sorted(order[:wanted])), "report"),
+    ]
 
 
 def with_fewer_reported(splits: Splits, count: int) -> Splits:

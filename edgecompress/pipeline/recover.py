@@ -64,6 +64,7 @@ def recover(
     training_images: int | None = None,
     selection_images: int | None = None,
     report_images: int | None = None,
+    select_on_test: bool = False,
     seed: int = 0,
     name: str | None = None,
     runs_dir: Path = Path("runs"),
@@ -95,6 +96,7 @@ def recover(
         training_images: How many to learn from; all that are left when not given.
         selection_images: How many choose.
         report_images: How many are reported on.
+        select_on_test: Choose with test images, and report on the others.
         seed: Makes the run repeatable.
         name: Of the new run.
         runs_dir: Where runs are kept.
@@ -124,7 +126,9 @@ def recover(
     plan = read_plan(path)
     parse_variations(augment or "none", plan.model.preprocess.size, labels=False)
     loaded = dense_network(plan, weights, path)
-    counts = TrainingCounts(data, report_data, training_images, selection_images, report_images, seed)
+    counts = TrainingCounts(
+        data, report_data, training_images, selection_images, report_images, seed, select_on_test
+    )
     own = loaded.data or (None if synthetic is None else f"synthetic:{synthetic}")
     splits = recovery_splits(plan.model, own, counts, images_of_run(path))
     if synthetic is not None:

@@ -1,6 +1,6 @@
 """Images of a recovery: all that are not set aside are learnt from, some choose, others are reported on.
 
-What the run that is recovered set aside for its report stays aside.
+What the run that is recovered set aside for its report stays aside, unless the user has some of it choose.
 """
 
 from __future__ import annotations
@@ -35,17 +35,24 @@ class ParentImages:
     """How many it set aside for its report; None: not known."""
 
 
-def images_of_run(path: Path) -> ParentImages:
-    """Reads which images a run used from its files, as far as they tell."""
-    if not (path / RUN_FILE).is_file():
+def images_of_run(path: Path, *, seen: frozenset[Path] = frozenset()) -> ParentImages:
+    """Reads which images a run used from its files, or from those of the run it began with, if they tell.
+
+    Runs that were `seen` are not read again: files may say that a run began with itself.
+    """
+    if not (path / RUN_FILE).is_file() or path.resolve() in seen:
         return ParentImages()
     options = read_run(path).options
+    before = options.get("run")
+    inherited = ParentImages()
+    if before is not None:
+        inherited = images_of_run(Path(str(before)), seen=seen | {path.resolve()})
     file = next((path / name for name in RESULT_FILES if (path / name).is_file()), None)
     split = {} if file is None else json.loads(file.read_text(encoding="utf-8")).get("split") or {}
     data, report_data = (options.get(key) for key in ("data", "report_data"))
     return ParentImages(
-        None if data is None else str(data),
-        None if report_data is None else str(report_data),
+        inherited.data if data is None else str(data),
+        inherited.report_data if report_data is None else str(report_data),
         split.get("report"),
     )
 
@@ -72,9 +79,13 @@ def recovery_splits(ref: ModelRef, own: str | None, wanted: TrainingCounts, pare
     shared = used_from is reported_from
     report = _reported(wanted, parent, used_from, shared=shared, same=spec == usual)
     available = len(used_from) - (report or 0 if shared else 0)
-    usual_count = max(1, min(MOST_SELECTION, round(available * SELECTION_SHARE)))
+    choosing_from = len(reported_from) if wanted.select_on_test else available
+    usual_count = max(1, min(MOST_SELECTION, round(choosing_from * SELECTION_SHARE)))
     selection = usual_count if wanted.selection is None else wanted.selection
-    training = available - selection if wanted.training is None else wanted.training
+    if wanted.select_on_test and wanted.report is None and report is not None:
+        report = min(report, len(reported_from) - selection)  # the run may have reported on all of them
+    trained = available - (0 if wanted.select_on_test else selection)
+    training = trained if wanted.training is None else wanted.training
     if training < 1:
         raise DataError(f"{used_from.name}: {len(used_from)} images leave none to learn from; give more")
     splits = make_splits(
@@ -84,6 +95,7 @@ def recovery_splits(ref: ModelRef, own: str | None, wanted: TrainingCounts, pare
         report=report,
         seed=wanted.seed,
         report_source=other,
+        select_on_test=wanted.select_on_test,
     )
     _check(splits, ref)
     return splits

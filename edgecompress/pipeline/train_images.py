@@ -24,6 +24,8 @@ class TrainingCounts:
     selection: int | None = None
     report: int | None = None
     seed: int = 0
+    select_on_test: bool = False
+    """Of a recovery: choose with images the dense network has not been trained on."""
 
 
 def training_splits(loaded: LoadedModel, wanted: TrainingCounts) -> Splits:
