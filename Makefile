@@ -3,6 +3,7 @@
 # make lint         linters and type check only
 # make fuzz         reads 100,000 damaged files of every format; takes about ten minutes of one core
 # make kills        kills commands at 50 random moments and lets them go on
+# make docs         runs every command of the README and of docs/; takes a quarter of an hour of one core
 # make memory       measures the memory of large networks against ceilings; takes over half an hour
 # make audit        looks for known faults of dependencies, which needs a network, and lists their licences
 # make packages     builds wheel and sdist, installs the wheel into an empty environment, runs quickstart there
@@ -30,7 +31,7 @@ PIXEL4_MODELS := fashion_resnet fashion_vit resnet20 resnet56 resnet18 mobilenet
 FUZZ_INPUTS ?= 100000
 KILLS       ?= 50
 
-.PHONY: quickstart test lint fuzz kills memory audit clean debian-packages arm-wheel pixel4-table packages
+.PHONY: quickstart test lint fuzz kills docs memory audit clean debian-packages arm-wheel pixel4-table packages
 
 quickstart: $(INSTALLED)
 	$(BIN)/edgecompress quickstart
@@ -51,6 +52,10 @@ fuzz: $(INSTALLED_DEV)
 kills: $(INSTALLED_DEV) debian-packages arm-wheel
 	EDGECOMPRESS_TEST_WHEEL=$$(ls $(CURDIR)/$(ARM_WHEEL)/*.whl 2>/dev/null | head -n 1) \
 		$(BIN)/python tests/soak/kills.py --moments $(KILLS)
+
+docs: $(INSTALLED_DEV) debian-packages arm-wheel
+	EDGECOMPRESS_TEST_WHEEL=$$(ls $(CURDIR)/$(ARM_WHEEL)/*.whl 2>/dev/null | head -n 1) \
+		$(BIN)/python -m pytest tests/soak/docs_commands.py -q
 
 memory: $(INSTALLED_DEV)
 	$(BIN)/python tests/soak/memory.py

@@ -59,7 +59,7 @@ def _legend() -> list[Shape]:
         x, y = 10 + number % 5 * 195.0, 12 + number // 5 * 22.0
         shapes.append(_mark((x, y), method, method))
         shapes.append(Words(x + 11, y + 4, method, "ink"))
-    told = "ring: trained"
+    told = "ring: trained; on the axis: lower"
     return [*shapes, Words(10 + 4 * 195.0 + 11, 38, told)]
 
 

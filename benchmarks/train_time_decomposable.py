@@ -42,7 +42,7 @@ WAYS = {"dense": None, "decomposable": decomposable.METHOD, "plain": plain.METHO
 class Settings:
     """How long and by what ResNet-20 is fine-tuned; of how many training images norms are renewed."""
 
-    steps: int = 200
+    steps: int = 1000
     batch: int = 64
     lr: float = 0.01
     mode: Mode = "spatial"

@@ -155,6 +155,13 @@ def test_a_run_with_figures_only_says_them_and_how_to_do_it_again():
     assert "70.50" in words and "1.38 points" in words and "edgecompress compress --config runs/bare" in words
 
 
+def test_accuracy_that_did_not_change_is_called_the_same():
+    found = full()
+    same = found.compressed.model_copy(update={"accuracy": found.dense.accuracy})
+    words = " ".join(checked(full(compressed=same)).words)
+    assert "the same accuracy" in words and "0.00 points" not in words
+
+
 def test_the_card_tells_measured_from_emulated_and_shows_intervals():
     words = " ".join(" ".join(checked(full()).words).split())
     assert "1.52 times as fast as before on emulated-a76 (emulated)" in words

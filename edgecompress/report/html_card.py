@@ -42,6 +42,8 @@ def _accuracy_words(run: RunReport) -> Markup | None:
     if run.dense is None or run.dense.accuracy is None:
         return join([el("strong", f"{after.top1:.2f} %"), " of images told right"])
     gained = after.top1 - run.dense.accuracy.top1
+    if abs(gained) < 0.005:
+        return el("strong", "the same accuracy")
     word = "lost" if gained < 0 else "gained"
     return join([el("strong", f"{abs(gained):.2f} points"), f" of accuracy {word}"])
 

@@ -76,8 +76,11 @@ def write_artefact(folder: Path) -> None:
 def _table() -> LatencyTable:
     blocks = {}
     for layer in layers()[:2]:
-        found = [*LOWRANK.candidates(layer)][:6] + [*BRANCHES.candidates(layer)][:2]
-        for block in (Block(branches=((layer.op,),)), *(one.blocks[0] for one in found)):
+        found = [
+            one.blocks[0] for one in [*LOWRANK.candidates(layer)][:2] + [*BRANCHES.candidates(layer)][:1]
+        ]
+        alone = [Block(branches=(chain,)) for block in found for chain in block.branches]
+        for block in (Block(branches=((layer.op,),)), *found, *alone):  # lookups want branches alone, too
             blocks[block_key(block, layer.in_size)] = ms_of(block, layer.in_size)
     timing = PlanTiming(
         plan="dense", blocks_ms=0.1, weight_megabytes=0.01, measured_ms=0.2, predicted_ms=0.2, fitted=True

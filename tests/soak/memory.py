@@ -52,7 +52,7 @@ CASES = (
     Case(
         "prune Swin-T",
         ("prune", "torchvision:swin_t", *DATA, *COUNTS, "--dims", "40%", "--name", "swin_t"),
-        3000,
+        4000,
     ),
     Case("export Swin-T", ("export", "swin_t", "--onnx", "--images", "16"), 3000),
 )
