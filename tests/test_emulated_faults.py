@@ -120,6 +120,16 @@ def test_a_missing_qemu_comes_with_the_package_to_install(core, monkeypatch, tmp
     check_one_line(caught, "apt-get install qemu-user")
 
 
+@pytest.mark.parametrize(
+    "told", ["-plugin  QEMU_PLUGIN", '$(/bin/rm "$0")-plugin  QEMU_PLUGIN'], ids=["at its run", "before it"]
+)
+def test_a_qemu_that_goes_while_it_is_used_is_missing(core, qemu, told):
+    qemu('/bin/rm "$0"; exit 2', told=told)
+    with pytest.raises(MissingPackage) as caught:
+        count(SMALL, core)
+    check_one_line(caught, "apt-get install qemu-user")
+
+
 def test_a_qemu_without_plugins_is_told_from_one_with(core, qemu):
     qemu("exit 0", told="-version  no such option as the plugin one")
     with pytest.raises(MissingPackage) as caught:
