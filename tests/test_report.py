@@ -1,5 +1,7 @@
+import importlib
 import io
 import re
+import typing
 
 import pytest
 from hypothesis import given
@@ -26,9 +28,9 @@ from edgecompress.core.results import (
     SplitSummary,
 )
 from edgecompress.core.search_results import SearchResult
-from edgecompress.core.types import Accuracy, ModelRef, Plan, Preprocess
+from edgecompress.core.types import Accuracy, ModelRef, Plan, Preprocess, Record
 from edgecompress.report.numbers import change, count, megabytes, shape, share
-from edgecompress.report.text import render
+from edgecompress.report.text import RENDERERS, render
 
 LONG_NAME = "features.17.block.3.inverted_bottleneck.pointwise_projection"
 MODEL = ModelRef(source="torchvision:mobilenet_v2", preprocess=Preprocess(size=(224, 224)))
@@ -320,3 +322,22 @@ def test_figures_without_a_base_are_left_empty():
 def test_sizes_and_shapes_read_as_people_write_them():
     assert megabytes(14_019_488) == "14.02 MB"
     assert shape((3, 224, 224)) == "3x224x224"
+
+
+# Every record
+
+
+@pytest.mark.parametrize(("record", "place"), RENDERERS.items(), ids=RENDERERS)
+def test_every_record_has_a_function_that_takes_it(record, place):
+    module, _, function = place.partition(":")
+    show = getattr(importlib.import_module(f"edgecompress.report.{module}"), function)
+    taken, *_ = (kind for name, kind in typing.get_type_hints(show).items() if name != "return")
+    assert taken.__name__ == record and issubclass(taken, Record)
+
+
+def test_every_result_of_a_command_is_shown():
+    records = [*Record.__subclasses__()]
+    for one in records:
+        records += one.__subclasses__()
+    results = {one.__name__ for one in records if one.__name__.endswith("Result")}
+    assert results - {"ParityResult"} <= {*RENDERERS}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.table import Table
 from rich.text import Text
 
@@ -45,3 +47,8 @@ def stage_times(seconds: dict[str, float]) -> Text:
 def where_written(run: str) -> Text:
     """Returns where a run is, and how to load it."""
     return Text.assemble("written to ", (run, "bold"), f'\nin Python: edgecompress.load("{run}")')
+
+
+def left_alone(skipped: Iterable[tuple[str, str]]) -> list[Text]:
+    """Returns a line for each layer that was not touched, with the reason."""
+    return lines(f"left alone: {name}: {reason}" for name, reason in skipped)

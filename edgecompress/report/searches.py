@@ -10,7 +10,7 @@ from rich.text import Text
 
 from edgecompress.core.search_results import FrontPoint, Latency, Round, SearchResult, Slower
 from edgecompress.core.types import Metric
-from edgecompress.report.figures import before_after, split_line, stage_times, where_written
+from edgecompress.report.figures import before_after, left_alone, split_line, stage_times, where_written
 from edgecompress.report.numbers import change, count, shape
 from edgecompress.report.tables import add_row, lines, table, title
 
@@ -38,7 +38,7 @@ def search_text(result: SearchResult) -> RenderableType:
         _changes(result),
         Text(),
         *_slower(result.slower),
-        *lines(f"left alone: {name}: {reason}" for name, reason in result.plan.skipped),
+        *left_alone(result.plan.skipped),
         *lines(f"{step}: {outcome}" for step, outcome in result.steps),
         stage_times(result.seconds),
         where_written(result.run),
