@@ -240,6 +240,19 @@ def test_layers_are_known_at_every_width(tmp_path, groups, outputs):
         assert lookup.ms(block, (14, 14)) == pytest.approx(truth(there), rel=0.05)
 
 
+@pytest.mark.parametrize("inputs", [1, 2, 3])
+def test_a_layer_with_few_inputs_is_known_at_every_number_of_outputs(tmp_path, inputs):
+    """As the first layer of a network for grey images, which has nothing narrower on that side."""
+    whole = Op(kind="conv2d", inputs=inputs, outputs=48, kernel=(3, 3), stride=(2, 2), padding=(1, 1))
+    layers = [Layer(name="a", op=whole, in_size=(28, 28))]
+    journal = run(tmp_path, width_space(layers), lambda tasks: map(measured, tasks))
+    lookup = lookup_of(journal.entries.values(), 0.0, name="t")
+    for width in range(1, 49):
+        block = Block(branches=((whole.model_copy(update={"outputs": width}),),))
+        there = Task(block_key(block, (28, 28)), block, (28, 28))
+        assert lookup.ms(block, (28, 28)) == pytest.approx(truth(there), rel=0.05)
+
+
 def test_random_plans_do_not_depend_on_the_folder_of_a_network(tmp_path):
     found = []
     for folder in (tmp_path / "one", tmp_path / "another"):

@@ -22,7 +22,7 @@ class Widths:
     curves: Mapping[str, Curve]
     """By the keys of `width_keys`."""
     wholes: Mapping[str, tuple[Op, ...]]
-    """Layers with curves on both sides, by what they have in common with narrower ones; least first."""
+    """Layers with a curve on one side or both, by what they share with narrower ones; least first."""
 
     def ms(self, op: Op, in_size: Size) -> float | None:
         """Returns the milliseconds of a layer; None where no wider one was measured at several widths."""
@@ -30,13 +30,17 @@ class Widths:
         if by_inputs == by_outputs:
             curve = self.curves.get(by_inputs)
             return None if curve is None else curve.at(op.inputs)
-        for whole in self.wholes.get(_family(op, in_size), ()):
-            if whole.inputs >= op.inputs and whole.outputs >= op.outputs:
-                return self._scaled_ms(op, whole, in_size)
-        return None
+        wider = (
+            self._scaled_ms(op, whole, in_size)
+            for whole in self.wholes.get(_family(op, in_size), ())
+            if whole.inputs >= op.inputs and whole.outputs >= op.outputs
+        )
+        return next((ms for ms in wider if ms is not None), None)
 
     def _scaled_ms(self, op: Op, whole: Op, in_size: Size) -> float | None:
-        by_inputs, by_outputs = (self.curves[key] for key in width_keys(whole, in_size))
+        by_inputs, by_outputs = (self.curves.get(key) for key in width_keys(whole, in_size))
+        if by_inputs is None or by_outputs is None:
+            return _one_sided_ms(op, whole, by_inputs, by_outputs)
         fewer_inputs, fewer_outputs = by_inputs.at(op.inputs), by_outputs.at(op.outputs)
         dense = by_inputs.at(whole.inputs)
         if fewer_inputs is None or fewer_outputs is None or not dense:
@@ -56,8 +60,8 @@ def widths_of(layers: Iterable[tuple[Op, Size, float]]) -> Widths:
     wholes: dict[str, list[Op]] = defaultdict(list)
     for op, in_size, _ in known:
         widest = [max(points[key]) for key in width_keys(op, in_size)]
-        has_curves = all(key in curves for key in width_keys(op, in_size))
-        if has_curves and widest == [op.inputs, op.outputs]:
+        has_curve = any(key in curves for key in width_keys(op, in_size))
+        if has_curve and widest == [op.inputs, op.outputs]:
             wholes[_family(op, in_size)].append(op)
     return Widths(
         curves,
@@ -69,3 +73,12 @@ def _family(op: Op, in_size: Size) -> str:
     """Returns what layers have in common that differ in inputs and outputs only."""
     least = {"inputs": op.groups, "outputs": op.groups}
     return block_key(Block(branches=((op.model_copy(update=least),),)), in_size)
+
+
+def _one_sided_ms(op: Op, whole: Op, by_inputs: Curve | None, by_outputs: Curve | None) -> float | None:
+    """A layer that reads a grey image has one input, however narrow it gets: its outputs tell all."""
+    if by_outputs is not None and op.inputs == whole.inputs:
+        return by_outputs.at(op.outputs)
+    if by_inputs is not None and op.outputs == whole.outputs:
+        return by_inputs.at(op.inputs)
+    return None
