@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 # Before anything imports torch: tests run in parallel processes, which must not fight for cores,
@@ -20,3 +21,8 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # A busy machine is slow, not wrong; and a test that fails today must fail again tomorrow.
 settings.register_profile("edgecompress", deadline=None, derandomize=True)
 settings.load_profile("edgecompress")
+
+# A shell that puts `make test` into the background lets it ignore Ctrl-C, and commands that tests start and
+# stop would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
