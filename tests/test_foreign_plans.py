@@ -204,6 +204,14 @@ def test_strange_code_of_an_unfinished_run_is_one_line(here, source):
     check_one_line_error(run("resume", "begun"), TRUST_CODE)
 
 
+@pytest.mark.parametrize("part", ["source", "directory"])
+def test_a_name_too_long_for_a_file_in_an_unfinished_run_is_one_line(here, part):
+    long = 5000 * "9"
+    source, directory = (long, here) if part == "source" else ("zoo:fashion_resnet", here / long)
+    begin("train", {"model": source}, directory=directory)
+    check_one_line_error(run("resume", "begun"))
+
+
 def begin(command, options, *, directory):
     """Writes what a process that was killed leaves behind."""
     work = work_directory(Path("runs"), "begun")

@@ -69,14 +69,21 @@ def _check_code(found: Unfinished) -> None:
     That is asked before the folder is changed, for it is up to the run which one it was begun in.
     """
     start, work = Path(found.begun.directory), work_directory(found.runs_dir, found.begun.name)
-    if not start.is_dir():
+    if not _is_there(start):
         return  # nothing is run then, and the message will be about that
     for named in (found.begun.options.get(key) for key in CODE_OPTIONS):
-        if isinstance(named, str) and (start / named / PLAN_FILE).is_file():
+        if isinstance(named, str) and _is_there(start / named / PLAN_FILE):
             source = read_record(start / named / PLAN_FILE, Plan).model.source
             check_consent(source, artefact=start / named, start=start)
         elif isinstance(named, str):
             check_consent(named, artefact=work, start=start)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long for any file
+        return False
 
 
 @contextlib.contextmanager
