@@ -4,7 +4,7 @@
 # make fuzz         reads 100,000 damaged files of every format; takes about ten minutes of one core
 # make kills        kills commands at 50 random moments and lets them go on
 # make docs         runs every command of the README and of docs/; takes a quarter of an hour of one core
-# make memory       measures the memory of large networks against ceilings; takes over half an hour
+# make memory       measures the memory of large networks against ceilings; takes twenty minutes of one core
 # make audit        looks for known faults of dependencies, which needs a network, and lists their licences
 # make packages     builds wheel and sdist, installs the wheel into an empty environment, runs quickstart there
 # make pixel4-table builds devices/tables/pixel4.json again, under qemu; takes about an hour on two cores

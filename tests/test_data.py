@@ -14,6 +14,7 @@ from edgecompress.core.types import Preprocess
 from edgecompress.data import image_sets
 from edgecompress.data.image_sets import FileSet
 from edgecompress.data.pixels import decode, normalise
+from edgecompress.data.readers.folder import SUFFIXES
 from edgecompress.data.sources import list_readers, open_source
 from edgecompress.errors import DataError
 
@@ -193,3 +194,23 @@ def test_decoded_files_are_kept_but_not_without_limit(tmp_path, monkeypatch):
     assert (images.images([2]) == before[2]).all()
     with pytest.raises(DataError, match=r"0\.png"):
         images.images([0])
+
+
+@pytest.mark.parametrize("suffix", sorted(SUFFIXES))
+def test_pictures_of_every_kind_are_read(tmp_path, suffix):
+    pixels = noise(6, 8, 3)
+    picture = Image.fromarray(pixels if suffix != ".pgm" else pixels[..., 0])
+    picture.save(tmp_path / f"a{suffix}", **({"lossless": True} if suffix == ".webp" else {}))
+    found = decode(tmp_path / f"a{suffix}", RAW_RGB)
+    with Image.open(tmp_path / f"a{suffix}") as same:
+        assert (found == np.asarray(same.convert("RGB"))).all()
+    if suffix not in (".jpg", ".jpeg", ".gif", ".pgm"):  # those keep fewer colours
+        assert (found == pixels).all()
+
+
+def test_what_phones_write_and_call_jpg_is_read(tmp_path):
+    first, second = (Image.fromarray(noise(6, 8, 3, seed=seed)) for seed in (0, 1))
+    first.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[second])
+    with Image.open(tmp_path / "a.jpg") as same:
+        assert same.format == "MPO"
+        assert (decode(tmp_path / "a.jpg", RAW_RGB) == np.asarray(same)).all()

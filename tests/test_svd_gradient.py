@@ -172,6 +172,59 @@ def test_the_divergence_of_a_cut_network_is_bounded_by_what_its_layers_lose():
     assert largest > 0.01  # the networks are cut for good, so the bound is put to a test
 
 
+def convolve(matrix, x, channels, kernel, stride):
+    """What a convolution computes whose kernel is a matrix of outputs by inputs and places."""
+    weight = matrix.reshape(-1, channels, kernel, kernel)
+    return nn.functional.conv2d(x, weight, stride=stride, padding=kernel // 2)
+
+
+def growth(matrix, kernel, stride):
+    """How many times as long a convolution can make its input: every pixel is in so many windows."""
+    return float(torch.linalg.matrix_norm(matrix, 2)) * math.ceil(kernel / stride)
+
+
+@given(kernel=st.integers(1, 5), stride=st.integers(1, 3), seed=st.integers(0, 1000))
+def test_a_convolution_lengthens_no_input_more_than_its_matrix_and_windows_allow(kernel, stride, seed):
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(3, 2 * kernel**2, dtype=torch.float64, generator=generator)
+    everything = torch.eye(2 * 36, dtype=torch.float64).reshape(-1, 2, 6, 6)
+    longest = torch.linalg.matrix_norm(convolve(matrix, everything, 2, kernel, stride).flatten(1), 2)
+    assert float(longest) <= growth(matrix, kernel, stride) * (1 + 1e-12)
+
+
+def test_the_divergence_of_cut_convolutions_is_bounded_by_what_they_lose():
+    """Proposition 2 for convolutions, with a linear layer at the end."""
+    largest = 0.0
+    for seed in range(100):
+        generator = torch.Generator().manual_seed(seed)
+        kernel, stride = 1 + seed % 3, 1 + seed // 3 % 2
+        x = torch.randn(1, 2, 6, 6, dtype=torch.float64, generator=generator)
+        first, second = (
+            torch.randn(4, channels * kernel**2, dtype=torch.float64, generator=generator) * 0.4
+            for channels in (2, 4)
+        )
+        middle = convolve(first, x, 2, kernel, stride).relu()
+        features = convolve(second, middle, 4, kernel, stride).relu().flatten()
+        last = torch.randn(5, len(features), dtype=torch.float64, generator=generator) * 0.1
+        cuts = [cut(decompose(one), 2) for one in (first, second, last)]
+        low = convolve(cuts[1], convolve(cuts[0], x, 2, kernel, stride).relu(), 4, kernel, stride).relu()
+        p, q = (last @ features).log_softmax(0), (cuts[2] @ low.flatten()).log_softmax(0)
+        divergence = float((p.exp() * (p - q)).sum())
+        lost = (
+            convolve(first - cuts[0], x, 2, kernel, stride),
+            convolve(second - cuts[1], middle, 4, kernel, stride),
+            (last - cuts[2]) @ features,
+        )
+        grown = float(torch.linalg.matrix_norm(last, 2)) ** 2
+        factors = (growth(second, kernel, stride) ** 2 * grown, grown, 1.0)
+        bound = math.sqrt(
+            2 * sum(float(one.square().sum()) * f for one, f in zip(lost, factors, strict=True))
+        )
+        assert divergence <= bound + 1e-12
+        largest = max(largest, divergence / bound)
+    assert largest > 0.01
+
+
 def test_gradients_of_a_network_at_cut_weights_are_pulled_back_to_whole_ones():
     layer = nn.Conv2d(3, 4, 3, dtype=torch.float64)
     images = torch.randn(2, 3, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))

@@ -20,9 +20,9 @@ from edgecompress.errors import DataError
 Pixels = npt.NDArray[np.uint8]
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-FORMATS = ("PNG", "JPEG", "MPO", "BMP", "WEBP", "GIF", "TIFF", "PPM")
-"""PIL goes by a file's content, and of the many kinds it knows some run other programs. Phones write MPO and
-call it .jpg."""
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
+"""PIL goes by a file's content, and of the many kinds it knows some run other programs. What phones write as
+MPO and call .jpg is opened as JPEG."""
 DECODING_ERRORS = (
     ArithmeticError,
     AttributeError,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from made_curves import RECOVER, TRAIN
 from pydantic import BaseModel
 from rich.console import Console
 from test_report import BENCH, COMPRESS, EXPORT, PRUNE
@@ -88,7 +89,8 @@ RUNS = {
     "compress": ("result.json", COMPRESS),
     "prune": ("result.json", PRUNE),
     "topology": ("topology.json", TOPOLOGY),
-    "train": ("result.json", COMPRESS),  # read as far as all results are alike
+    "train": ("result.json", TRAIN),
+    "recover": ("result.json", RECOVER),
 }
 
 

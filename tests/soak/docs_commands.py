@@ -35,9 +35,9 @@ __all__ = ["adb", "adb_server", "phone"]
 FEW_IMAGES = "--calibration-images 32 --selection-images 16 --report-images 16"
 ADDED = {
     r"edgecompress (search|compress|prune)": FEW_IMAGES,
-    r"search(?!.*(-m|--model))|search .*fashion_resnet": "--layers stage3.1.* --target-speedup 1.1",
+    r"compress search(?!.*(-m|--model))|search .*fashion_resnet": "--layers stage3.1.* --target-speedup 1.1",
     r"(search|latency build) .*zoo:resnet20": "--layers layer3.1.*",
-    r"search .*(zoo:resnet20|a76\.json)": "--target-speedup 1.1",
+    r"search .*(zoo:resnet20|a76\.json)": "--target-speedup 1.05",
     r"(search|latency build) .*my_net": "--layers 6",
     r"my_net.* --input-size": "--input-size 32x32",
     r"search .*svd-nas": "--families S2",
