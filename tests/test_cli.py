@@ -2,8 +2,10 @@
 
 import inspect
 import os
+import signal
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
@@ -77,6 +79,7 @@ def test_help_does_not_wait_for_torch(command):
     args = [*(command or "").split(), "--help"]
     code = f"""
 import sys
+import time
 from edgecompress.cli.main import app
 try:
     app({args!r})
@@ -228,6 +231,36 @@ def test_stopping_is_one_line_and_exit_code_130(capsys):
         raise KeyboardInterrupt
     assert caught.value.exit_code == STOPPED == 130
     assert capsys.readouterr() == ("", "edgecompress: stopped\n")
+
+
+class _SlowToGo:
+    """As LiteRT's interpreter: something is done when it is thrown away, and Ctrl-C comes meanwhile."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_while_something_is_thrown_away_stops_all_the_same(capsys):
+    with pytest.raises(typer.Exit) as caught, running():
+        one = _SlowToGo()
+        del one
+        time.sleep(20)
+    assert caught.value.exit_code == STOPPED
+    assert capsys.readouterr() == ("", "edgecompress: stopped\n")
+
+
+def test_other_faults_of_finalisers_are_told_as_ever(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    class Faulty:
+        def __del__(self):
+            raise ZeroDivisionError
+
+    with running():
+        Faulty()
+    assert [one.exc_type for one in told] == [ZeroDivisionError]
+    assert sys.unraisablehook == told.append
 
 
 def test_libraries_neither_warn_nor_write_to_stdout(capsys, monkeypatch):

@@ -7,7 +7,9 @@ import errno
 import logging
 import os
 import sys
+import threading
 import warnings
+from _thread import interrupt_main
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,7 @@ FAULTS_OF_SYSTEM = {
 """What goes wrong with disks and memory wherever they are used, and what to do."""
 STOPPED = 130
 """What shells return for a command ended by Ctrl-C."""
+_AGAIN_S = 0.05
 
 
 @contextlib.contextmanager
@@ -52,6 +55,7 @@ def running() -> Iterator[Progress]:
         one_line_errors(),
         own_scratch(),
         _quiet_libraries(),
+        _no_lost_interrupts(),
         terminal_progress() as progress,
         _stdout_to_stderr(),
     ):
@@ -108,6 +112,32 @@ def show(result: Record, *, as_json: bool) -> None:
 
 def _is_one_of_many() -> bool:
     return os.environ.get("RANK", "0") != "0"
+
+
+@contextlib.contextmanager
+def _no_lost_interrupts() -> Iterator[None]:
+    """Lets Ctrl-C stop the command whenever it is pressed.
+
+    Python drops one that comes while a finaliser runs, and LiteRT's interpreter has a slow one. It is sent
+    again a moment later.
+    """
+    before = sys.unraisablehook
+    timers: list[threading.Timer] = []
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            before(lost)
+            return
+        timers.append(threading.Timer(_AGAIN_S, interrupt_main))
+        timers[-1].start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in timers:
+            timer.cancel()
 
 
 @contextlib.contextmanager
