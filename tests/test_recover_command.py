@@ -124,6 +124,17 @@ def test_two_processes_of_which_one_dies_find_about_what_one_finds():
         torch.testing.assert_close(value, two[key], rtol=1e-2, atol=1e-3)
 
 
+def test_it_learns_in_bfloat16_when_asked():
+    options = (*OPTIONS, "--level", "mimic", "--only", "--precision", "bfloat16", "--name", "short")
+    done = run("recover", "compress-net-001", *options, "--json")
+    assert done.exit_code == 0, done.stderr
+    (rung,) = json.loads(done.stdout)["ladder"]
+    assert rung["kept"] and rung["steps"] == 24
+    assert {one.dtype for one in weights("short").values()} == {
+        one.dtype for one in weights("whole").values()
+    }
+
+
 @pytest.mark.parametrize(
     ("args", "parts"),
     [
@@ -131,6 +142,7 @@ def test_two_processes_of_which_one_dies_find_about_what_one_finds():
         (("--level", "magic"), ("level 'magic' is not known", "distill")),
         (("--level", "full", "--data", "bare.npz"), ("no labels", "levels that work without are", "mimic")),
         (("--preset", "magic"), ("preset 'magic' is not known", "svd-nas")),
+        (("--precision", "half"), ("--precision 'half'", "bfloat16")),
         (("--weights", "runs/whole/weights.safetensors"), ("runs/whole/weights.safetensors",)),
     ],
 )

@@ -150,6 +150,7 @@ def test_two_processes_of_which_one_dies_find_what_one_finds(home):
         (("--ema", "2"), ("--ema 2", "below 1")),
         (("--norms", "off"), ("--norms 'off'", "frozen")),
         (("--smoothing", "1"), ("--smoothing 1",)),
+        (("--precision", "half"), ("--precision 'half'", "bfloat16")),
         (("--teacher", "zoo:none"), ("zoo model 'none' is not known",)),
         (("--training-images", "900"), ("912 asked for", "ask for fewer")),
         (("--lr", "1e30", "--selection-images", "0"), ("the loss is not finite", "lower --lr")),
@@ -172,6 +173,17 @@ def test_a_training_that_diverges_ends_keeps_the_best_and_says_so(home, method):
     assert told["best_epoch"] == 0 and "diverged" in json.dumps(told["steps"])
     assert told["compressed"]["accuracy"] == told["dense"]["accuracy"]
     assert all(value.isfinite().all() for value in weights("one").values())
+
+
+def test_it_learns_in_bfloat16_and_keeps_float32_weights(home):
+    done = run(*OPTIONS, "--precision", "bfloat16", "--name", "short", "--json")
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["compressed"]["accuracy"]["top1"] > told["dense"]["accuracy"]["top1"] + 10
+    assert run(*OPTIONS, "--name", "long").exit_code == 0
+    short, long = weights("short"), weights("long")
+    assert {one.dtype for one in short.values()} == {one.dtype for one in long.values()}
+    assert not torch.equal(short["0.weight"], long["0.weight"])
 
 
 def test_images_without_labels_are_refused(home):

@@ -50,6 +50,7 @@ def recover(
         str | None,
         typer.Option(metavar="A,B", help="How images are varied: crop4, flip, erase10, zoom30, mix or none."),
     ] = None,
+    precision: opt.Precision = "float32",
     synthetic: Annotated[
         str | None, typer.Option(metavar="RUN", help="Images of `edgecompress synthesize`, for that level.")
     ] = None,
@@ -113,6 +114,7 @@ def recover(
             temperature=temperature,
             batch_images=batch_images,
             augment=augment,
+            precision=precision,
             synthetic=synthetic,
             weights=weights,
             data=data,

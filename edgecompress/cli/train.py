@@ -54,6 +54,7 @@ def train(
         typer.Option(metavar="X", help="Average the weights, as 0.999; judged and kept instead."),
     ] = None,
     clip_norm: Annotated[float | None, typer.Option(min=0, metavar="X", help="Longest gradient.")] = None,
+    precision: opt.Precision = "float32",
     norms: Annotated[
         str, typer.Option(metavar="train|frozen", help="Batch norms: learn statistics, or keep and use them.")
     ] = "train",
@@ -154,6 +155,7 @@ def train(
             smoothing=smoothing,
             ema=ema,
             clip_norm=clip_norm,
+            precision=precision,
             norms=norms,
             teacher=teacher,
             teacher_weight=teacher_weight,

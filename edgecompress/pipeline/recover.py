@@ -57,6 +57,7 @@ def recover(
     temperature: float | None = None,
     batch_images: int | None = None,
     augment: str | None = None,
+    precision: str = "float32",
     synthetic: str | None = None,
     weights: str | None = None,
     data: str | None = None,
@@ -83,12 +84,13 @@ def recover(
         only: Try this level alone.
         minutes: For all levels that train, together.
         steps: The same in steps, which do not depend on the speed of a machine; minutes do not count then.
-        preset: Settings of these levels; the options to `augment` change single ones.
+        preset: Settings of these levels; the options to `precision` change single ones.
         optimizer: Of `edgecompress list optimizers`.
         lr: Largest learning rate.
         temperature: At which answers are compared.
         batch_images: Per step.
         augment: How images are varied, as `crop4,flip` or `zoom30,flip,mix`.
+        precision: What networks compute in while they learn: `float32` or `bfloat16`.
         synthetic: Run of `synthesize`, for the level of that name.
         weights: Checkpoint of the dense network, where it is not where it was.
         data: Images to learn from; None: those of the run.
@@ -117,6 +119,7 @@ def recover(
         temperature=temperature,
         batch_images=batch_images,
         augment=augment,
+        precision=precision,
     )
     for flag, value in (("--minutes", minutes), ("--steps", steps)):
         if value is not None and value <= 0:

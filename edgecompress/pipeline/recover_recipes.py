@@ -12,6 +12,7 @@ from edgecompress.errors import ConfigError
 from edgecompress.train import optimisers
 from edgecompress.train.loop import TrainSettings
 from edgecompress.train.mimic import FEATURES, FEW_SAMPLE, Mix
+from edgecompress.train.objectives import Precision, parse_precision
 from edgecompress.train.optimiser_contract import Optimiser, OptimiserSettings
 from edgecompress.train.schedules import parse_schedule
 
@@ -43,6 +44,7 @@ class Training:
     """Every weight, or those of the blocks that replaced layers."""
     vary: str | None = None
     """As `--augment`; None: as suits the size of the images."""
+    precision: Precision = "float32"
 
     def settings(self, steps: int) -> TrainSettings:
         """Returns what the loop takes."""
@@ -152,6 +154,7 @@ def pick_recipe(
     temperature: float | None = None,
     batch_images: int | None = None,
     augment: str | None = None,
+    precision: str = "float32",
 ) -> RecoverPreset:
     """Returns a preset with what was given changed in all its levels.
 
@@ -161,6 +164,7 @@ def pick_recipe(
     found = pick(PRESETS, preset, what="preset")
     if optimizer is not None:
         pick(discover(optimisers, Optimiser), optimizer, what="optimizer")
+    computed_in = parse_precision(precision)
     for flag, value in (("--lr", lr), ("--temperature", temperature), ("--batch-images", batch_images)):
         if value is not None and value <= 0:
             raise ConfigError(f"{flag} {value:g}: must be above 0")
@@ -178,6 +182,7 @@ def pick_recipe(
             lr=usual if lr is None else lr,
             batch_images=one.batch_images if batch_images is None else batch_images,
             vary=one.vary if augment is None else augment,
+            precision=computed_in,
         )
 
     return replace(

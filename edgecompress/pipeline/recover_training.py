@@ -22,6 +22,7 @@ from edgecompress.train.contract import Batch, Course, Objective, backward_once
 from edgecompress.train.images import TrainingImages
 from edgecompress.train.loop import Fitted, fit
 from edgecompress.train.mimic import Mix, mimicking
+from edgecompress.train.objectives import at_precision
 from edgecompress.train.one_kernel import divided, join_blocks_
 from edgecompress.train.optimiser_contract import Optimiser
 from edgecompress.train.variations import parse_variations
@@ -62,7 +63,7 @@ def trained(
     join_blocks_(network, scene.choices)
     own = Split(split.images, split.indices[:most], split.role)
     images = _images(scene, training, own, labels=labels)
-    plain = mimicking(_teacher(scene), scene.places, mix)
+    plain = at_precision(mimicking(_teacher(scene), scene.places, mix), training.precision)
     seconds = scene.seconds[level] if seconds is None else seconds
     steps, images = _planned(scene, level, network, plain, images, training, seconds)
     judge = scene.judge.rightness if labels else scene.judge.likeness

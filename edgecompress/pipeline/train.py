@@ -34,7 +34,13 @@ from edgecompress.train import methods, optimisers
 from edgecompress.train.contract import MethodOptions, Objective, TrainMethod
 from edgecompress.train.images import TrainingImages, parse_changes
 from edgecompress.train.loop import Fitted, Judge, TrainSettings, fit
-from edgecompress.train.objectives import Teaching, from_labels, from_teacher
+from edgecompress.train.objectives import (
+    Teaching,
+    at_precision,
+    from_labels,
+    from_teacher,
+    parse_precision,
+)
 from edgecompress.train.optimiser_contract import Optimiser, OptimiserSettings
 from edgecompress.train.parallel import is_first, process_group
 from edgecompress.train.ranks_used import ranks_used
@@ -70,6 +76,7 @@ def train(
     smoothing: float = 0.0,
     ema: float | None = None,
     clip_norm: float | None = None,
+    precision: str = "float32",
     norms: str = "train",
     teacher: str | None = None,
     teacher_weight: float = 0.5,
@@ -172,7 +179,9 @@ def train(
             seed=seed,
             input_shape=loaded.ref.input_shape,
         )
-        objective = _objective(teacher, Teaching(teacher_weight, temperature), smoothing)
+        objective = at_precision(
+            _objective(teacher, Teaching(teacher_weight, temperature), smoothing), parse_precision(precision)
+        )
         job = _Job(loaded, splits, images, settings, way, method_options, objective, options, progress)
         inputs = Material(loaded, (), (), splits).inputs
         goes_on = (resuming or _was_restarted(own_dir, name)) and is_first()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from edgecompress.errors import ConfigError
 from edgecompress.nets.modules import layer_named
 from edgecompress.train.contract import Batch, Objective
-from edgecompress.train.objectives import divergence, label_loss
+from edgecompress.train.objectives import divergence, label_loss, with_digits
 
 Rows = Mapping[str, Sequence[int]]
 """Outputs of the dense module that stayed, by name of a module that got narrower."""
@@ -76,7 +76,7 @@ def mimicking(teacher: nn.Module, places: Sequence[Place], mix: Mix, *, smoothin
             said: Tensor = teacher(batch.images)
         with outputs_of(network, names) as made:
             answers: Tensor = network(batch.images)
-        loss = answers.new_zeros(())
+        loss = with_digits(answers).new_zeros(())
         if mix.answers:
             loss = loss + mix.answers * divergence(answers, said, mix.temperature)
         if mix.labels:
@@ -91,7 +91,7 @@ def mimicking(teacher: nn.Module, places: Sequence[Place], mix: Mix, *, smoothin
 
 def feature_error(made: Tensor, wanted: Tensor, place: Place) -> Tensor:
     """Returns the mean squared difference of outputs at a place, over images and all else."""
-    return (made - _staying(wanted, place.rows)).square().mean()
+    return (with_digits(made) - with_digits(_staying(wanted, place.rows))).square().mean()
 
 
 def find_places(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 
 from edgecompress.errors import ConfigError, DataError
 from edgecompress.train.contract import Batch, Objective
+
+Precision = Literal["float32", "bfloat16"]
+"""Of products and sums while a network is trained; weights, their steps and losses are float32 always."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,36 @@ def from_teacher(
     return objective
 
 
+def parse_precision(text: str) -> Precision:
+    """Reads the name of a precision.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if text == "float32":
+        return "float32"
+    if text == "bfloat16":
+        return "bfloat16"
+    raise ConfigError(f"--precision {text!r}: not understood; write float32 or bfloat16")
+
+
+def at_precision(objective: Objective, precision: Precision) -> Objective:
+    """Returns an objective whose networks compute in that precision."""
+    if precision == "float32":
+        return objective
+
+    def cast(network: nn.Module, batch: Batch) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return objective(network, batch)
+
+    return cast
+
+
+def with_digits(values: Tensor) -> Tensor:
+    """Returns values as float32 at least: differences between networks are lost in the 8 bits of bfloat16."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def label_loss(answers: Tensor, labels: Tensor | None, smoothing: float) -> Tensor:
     """Returns the summed cross-entropy.
 
@@ -63,10 +97,10 @@ def label_loss(answers: Tensor, labels: Tensor | None, smoothing: float) -> Tens
     """
     if labels is None:
         raise DataError("training on labels: the images have none; give labelled images or a teacher")
-    return F.cross_entropy(answers, labels, label_smoothing=smoothing, reduction="sum")
+    return F.cross_entropy(with_digits(answers), labels, label_smoothing=smoothing, reduction="sum")
 
 
 def divergence(answers: Tensor, said: Tensor, temperature: float) -> Tensor:
     """Returns T^2 KL(said | answers) at temperature T, summed over images."""
-    ours, theirs = ((one / temperature).log_softmax(1) for one in (answers, said))
+    ours, theirs = ((with_digits(one) / temperature).log_softmax(1) for one in (answers, said))
     return temperature**2 * F.kl_div(ours, theirs, log_target=True, reduction="sum")
