@@ -41,7 +41,7 @@ from edgecompress.pipeline.recover import recover
 from edgecompress.pipeline.synthesize import synthesize
 
 Row = dict[str, Any]
-KEY = ("case", "preset", "minutes", "steps", "seed", "pilot", "select_on_test")
+KEY = ("case", "preset", "minutes", "steps", "seed", "pilot", "select_on_test", "precision")
 """What tells rows apart."""
 SYNTHETIC_IMAGES, SELECTION, ITERATIONS = 512, 64, 100
 PILOT_IMAGES = 3000
@@ -92,6 +92,7 @@ def _options() -> argparse.Namespace:
         action="store_true",
         help="1,000 test images choose, the others are reported on; of train",
     )
+    parser.add_argument("--precision", help="as of `recover`")
     parser.add_argument("--pilot", action="store_true", help="accuracy on training images left out")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, help="file that rows are added to")
@@ -108,6 +109,8 @@ def _rows(options: argparse.Namespace, done: set[tuple[Any, ...]]) -> Iterator[R
                 told |= {"seed": seed, "pilot": options.pilot}
                 if options.select_on_test and case == "train":
                     told["select_on_test"] = True
+                if options.precision:
+                    told["precision"] = options.precision
                 if _key(told) not in done:
                     yield told | CASES[case](options, told)
 
@@ -184,6 +187,7 @@ def _recovered(options: argparse.Namespace, told: Row, name: str, *, level: str)
         overwrite=True,
         report_images=0 if told["pilot"] else _reported_on(told),
         select_on_test="select_on_test" in told,
+        precision=told.get("precision", "float32"),
     )
     spent = (time.perf_counter() - began[0]) / 60, (time.process_time() - began[1]) / 60
     found = _left_out(options, name, result) if told["pilot"] else _reported(result)

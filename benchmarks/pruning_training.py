@@ -93,6 +93,7 @@ def width_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "rarts, repaired": ("rarts", "repaired"),
         "rarts": ("rarts", "as it is"),
         "gamma (NetSlim)": ("gamma", "as it is"),
+        "gamma, repaired": ("gamma", "repaired"),
         "random": ("random", "as it is"),
     }
     weights, data = options.resnet56_weights, options.cifar

@@ -173,8 +173,9 @@ class Contest:
         if network is None:
             return
         start = time.monotonic()
-        trained, steps = recovered(network, self.scene, minutes)
-        told = {"steps": steps, "seconds": round(time.monotonic() - start, 1)}
+        made = recovered(network, self.scene, minutes)
+        trained = made.module
+        told = {"training": made.training, "steps": made.steps, "seconds": round(time.monotonic() - start, 1)}
         repeat = self._command(method, point, "--minutes", f"{minutes:g}")
         self.journal.add(about | self._judged(trained) | told | {"repeat": repeat})
         print(f"{method} at {point}, trained: {self.journal.find(**about)}", file=sys.stderr, flush=True)

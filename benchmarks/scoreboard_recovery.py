@@ -1,41 +1,65 @@
-"""The training that every compressed network of the scoreboard gets alike: so many minutes of one core."""
+"""The trainings that every compressed network of the scoreboard gets alike: so many minutes of one core each.
+
+Two recipes, as what suits a network that is nearly right ruins one that is far off, and the other way round.
+Of the network as it was, and all epochs of both, the one stays that is best on test images which are not
+reported on.
+"""
 
 from __future__ import annotations
 
 import copy
 import time
+from dataclasses import dataclass
 from functools import partial
 
 import torch
-from scoreboard_scene import Scene
+from scoreboard_scene import Scene, Training
 from torch import nn
 
 from edgecompress.data.splits import Split
+from edgecompress.pipeline.evaluate import batch_size
+from edgecompress.pipeline.recover_judge import SelectionJudge
 from edgecompress.train.contract import Course, backward_once
 from edgecompress.train.images import TrainingImages, parse_changes
-from edgecompress.train.loop import TrainSettings, fit
+from edgecompress.train.loop import Fitted, Judge, TrainSettings, fit
 from edgecompress.train.objectives import Teaching, from_teacher
+from edgecompress.train.one_kernel import block_of, divided, join_blocks_
 from edgecompress.train.optimiser_contract import OptimiserSettings
 from edgecompress.train.schedules import parse_schedule
 
-TEACHING = Teaching(weight=0.5, temperature=2.0)
-"""Half of the loss is on labels, half is what the dense network says."""
+TEMPERATURE = 2.0
 WARMUP = 0.05
 PACE_STEPS = 8
+AS_IT_WAS = "untrained"
 
 
-def recovered(network: nn.Module, scene: Scene, minutes: float) -> tuple[nn.Module, int]:
-    """Returns a trained copy of a network, and how many steps fitted into the minutes.
+@dataclass(frozen=True)
+class Recovered:
+    """The best network that training made of one."""
+
+    module: nn.Module
+    training: str
+    """What made it."""
+    steps: dict[str, int]
+    """How many fitted into the minutes, by training."""
+
+
+def recovered(network: nn.Module, scene: Scene, minutes: float) -> Recovered:
+    """Trains copies of a network for so many minutes by every recipe, and returns the best.
 
     The minutes are those of the processor, so other programs take nothing away from anyone; how many steps
     they are is found out on a copy first. A network that is quicker to train gets more steps.
     """
-    _fitted(network, scene, PACE_STEPS)  # what is allocated or loaded once does not count
-    start = time.process_time()
-    _fitted(network, scene, PACE_STEPS)
-    pace_s = (time.process_time() - start) / PACE_STEPS
-    steps = steps_within(minutes, pace_s)
-    return _fitted(network, scene, steps), steps
+    judge = _judge(scene)
+    steps, found = dict[str, int](), dict[str, Fitted]()
+    for name, training in scene.model.trainings.items():
+        _fitted(network, scene, training, PACE_STEPS)  # what is allocated or loaded once does not count
+        start = time.process_time()
+        _fitted(network, scene, training, PACE_STEPS)
+        steps[name] = steps_within(minutes, (time.process_time() - start) / PACE_STEPS)
+        found[name] = _fitted(network, scene, training, steps[name], judge)
+    best = max(found, key=lambda name: found[name].best_score or 0.0)
+    return Recovered(found[best].module, best if found[best].best_epoch else AS_IT_WAS, steps)
 
 
 def steps_within(minutes: float, pace_s: float) -> int:
@@ -43,27 +67,49 @@ def steps_within(minutes: float, pace_s: float) -> int:
     return max(1, int(60 * minutes / pace_s))
 
 
-def _fitted(network: nn.Module, scene: Scene, steps: int) -> nn.Module:
-    recipe = scene.model.training
+def _judge(scene: Scene) -> Judge:
+    """Returns what epochs are judged by: the mean probability of the right class."""
+    split = scene.choosing
+    return SelectionJudge(scene.loaded.module, split, True, batch_size(scene.shape)).rightness
+
+
+def _fitted(
+    network: nn.Module, scene: Scene, training: Training, steps: int, judge: Judge | None = None
+) -> Fitted:
     torch.manual_seed(scene.options.seed)
     network = copy.deepcopy(network).requires_grad_(True)
-    course = Course(network, partial(backward_once, network), lambda: copy.deepcopy(network).eval())
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    join_blocks_(network, _blocks(network))
+    course = Course(network, partial(backward_once, network), lambda: divided(network).eval())
     settings = TrainSettings(
         steps,
         parse_schedule("cosine", warmup=WARMUP),
-        recipe.optimiser,
-        OptimiserSettings(lr=recipe.lr, weight_decay=recipe.weight_decay),
+        training.optimiser,
+        OptimiserSettings(lr=training.lr, weight_decay=training.weight_decay),
+        norms=training.norms,
         clip_norm=1.0,
     )
-    return fit(course, from_teacher(scene.loaded.module, TEACHING), _images(scene), settings).module
+    teaching = Teaching(training.teacher_weight, TEMPERATURE)
+    objective = from_teacher(scene.loaded.module, teaching)
+    return fit(course, objective, _images(scene, training), settings, judge=judge)
 
 
-def _images(scene: Scene) -> TrainingImages:
-    """Returns all training images but those that choose."""
+def _blocks(network: nn.Module) -> list[str]:
+    """Returns the names of blocks, without those inside of others."""
+    found: list[str] = []
+    for name, module in network.named_modules():
+        inside = any(name.startswith(f"{one}.") for one in found)
+        if name and not inside and block_of(module) is not None:
+            found.append(name)
+    return found
+
+
+def _images(scene: Scene, training: Training) -> TrainingImages:
+    """Returns all training images but those that choose between variants."""
     assert scene.material.splits is not None  # data is always given
-    drawn, recipe = scene.calibration_split, scene.model.training
+    drawn = scene.calibration_split
     choosing = set(scene.material.splits.selection.indices)
     left = tuple(index for index in range(len(drawn.images)) if index not in choosing)
-    changes = parse_changes(recipe.augment, scene.shape[1:])
+    changes = parse_changes(training.augment, scene.shape[1:])
     split = Split(drawn.images, left, "calibration")
-    return TrainingImages(split, recipe.batch_images, changes, scene.options.seed)
+    return TrainingImages(split, training.batch_images, changes, scene.options.seed)

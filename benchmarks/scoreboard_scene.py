@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -21,6 +21,8 @@ from edgecompress.pipeline.evaluate import accuracy, batch_size, divergences, lo
 from edgecompress.pipeline.material import ImageOptions, Material, gather
 
 CALIBRATION, SELECTION = 448, 64
+CHOOSING = 0.1
+"""Share of the test images that choose between trainings; the others are reported on, trained or not."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,16 @@ RUNTIMES = {
 
 @dataclass(frozen=True)
 class Training:
-    """The training every compressed network gets alike."""
+    """A training every compressed network gets alike."""
 
     optimiser: str
     lr: float
     weight_decay: float
     batch_images: int
     augment: str
+    norms: Literal["train", "frozen"] = "train"
+    teacher_weight: float = 0.5
+    """Share of the loss that is what the dense network says; the rest is on labels."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,24 @@ class Model:
     report_data: str | None
     ours: Mapping[str, Mapping[str, Any]]
     """Searches of ours, by what rows call them; which one is shown is decided on selection images."""
-    training: Training
+    trainings: Mapping[str, Training]
+    """What rows call them: for networks that are far from the dense one, and for those that are near."""
     inner: bool = True
     """Whether torch-pruning can be told which widths lie inside of blocks, by the names of layers."""
 
 
-_SGD = Training("sgd", 0.02, 5e-4, 128, "crop4,flip")
+_CIFAR = {
+    "sgd, norms learn": Training("sgd", 0.02, 5e-4, 128, "crop4,flip"),
+    "adamw, norms frozen": Training("adamw", 5e-4, 1e-4, 64, "crop4,flip", "frozen", 0.9),
+}
+_IMAGENET = {
+    "sgd, norms learn": Training("sgd", 0.005, 1e-5, 32, "flip"),
+    "adamw, norms frozen": Training("adamw", 1e-4, 1e-4, 32, "flip", "frozen", 0.9),
+}
+_FASHION = {
+    "adamw": Training("adamw", 5e-4, 0.01, 64, "flip"),
+    "adamw, a fifth of the rate": Training("adamw", 1e-4, 0.01, 64, "flip", teacher_weight=0.9),
+}
 _HYBRID = {"search": "hybrid"}
 _JOINT = {"space": "joint"}
 MODELS = {
@@ -77,7 +94,7 @@ MODELS = {
         "cifar",
         None,
         {"low rank": _HYBRID, "widths and ranks": _JOINT},
-        _SGD,
+        _CIFAR,
     ),
     "resnet56": Model(
         "zoo:resnet56",
@@ -85,7 +102,7 @@ MODELS = {
         "cifar",
         None,
         {"low rank": _HYBRID, "widths and ranks": _JOINT},
-        _SGD,
+        _CIFAR,
     ),
     "efficientnet_lite0": Model(
         "zoo:efficientnet_lite0",
@@ -93,7 +110,7 @@ MODELS = {
         "imagenet_calibration",
         "imagenet_report",
         {"low rank": {"search": "exact"}, "widths and ranks": _JOINT},
-        Training("sgd", 0.005, 1e-5, 32, "flip"),
+        _IMAGENET,
         inner=False,
     ),
     "fashion_vit": Model(
@@ -102,7 +119,7 @@ MODELS = {
         "fashion",
         None,
         {"dimensions and ranks": _JOINT, "dimensions": {"space": "dims"}, "low rank": _HYBRID},
-        Training("adamw", 5e-4, 0.01, 64, "flip"),
+        _FASHION,
     ),
 }
 
@@ -159,8 +176,22 @@ class Scene:
     @property
     def report(self) -> Split:
         """Images that are used for nothing else."""
+        return self._tested(slice(self._choosing, None))
+
+    @property
+    def choosing(self) -> Split:
+        """Images that the dense network has not learnt, for choosing between trainings."""
+        return self._tested(slice(self._choosing))
+
+    def _tested(self, part: slice) -> Split:
         assert self.material.splits is not None and self.material.splits.report is not None
-        return self.material.splits.report
+        whole = self.material.splits.report
+        return Split(whole.images, whole.indices[part], whole.role)
+
+    @property
+    def _choosing(self) -> int:
+        assert self.material.splits is not None and self.material.splits.report is not None
+        return round(CHOOSING * len(self.material.splits.report))
 
     def distance(self, network: nn.Module) -> float:
         """Returns how far a network's answers are from the dense one's, on the selection images."""

@@ -1,14 +1,18 @@
 """The scoreboard: knobs that meet a time, rows that are not made twice, tables that say who is first."""
 
 import argparse
+import copy
 import importlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from edgecompress.errors import ConfigError
+from edgecompress.nets.modules import Sum
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -256,6 +260,44 @@ def test_steps_fill_the_minutes(found_by_name):
     recovery = importlib.import_module("scoreboard_recovery")
     assert recovery.steps_within(2, 0.1) == 1200
     assert recovery.steps_within(0, 5.0) == 1
+
+
+@pytest.fixture(scope="module")
+def transformer(found_by_name):
+    script = importlib.import_module("scoreboard")
+    options = script.parser().parse_args(["--models", "fashion_vit", "--report-images", "200"])
+    return script.open_scene("fashion_vit", options)
+
+
+def test_images_that_choose_a_training_are_not_reported_on(transformer):
+    choosing, report = transformer.choosing.indices, transformer.report.indices
+    assert (len(choosing), len(report)) == (20, 180)
+    assert not set(choosing) & set(report)
+    assert (*choosing, *report) == transformer.material.splits.report.indices
+
+
+def test_no_training_makes_a_network_worse_on_what_chooses(transformer):
+    recovery = importlib.import_module("scoreboard_recovery")
+    judge = recovery._judge(transformer)
+    spoilt = copy.deepcopy(transformer.loaded.module)
+    with torch.no_grad():
+        for parameter in spoilt.parameters():
+            parameter.mul_(0.97)
+    found = recovery.recovered(spoilt, transformer, 0.02)
+    assert judge(found.module) >= judge(spoilt)
+    assert set(found.steps) == set(transformer.model.trainings) and min(found.steps.values()) >= 1
+    assert found.training in {recovery.AS_IT_WAS, *found.steps}
+    right = recovery.recovered(transformer.loaded.module, transformer, 0.001)
+    assert judge(right.module) >= judge(transformer.loaded.module)
+
+
+def test_blocks_inside_of_blocks_are_not_named(found_by_name):
+    recovery = importlib.import_module("scoreboard_recovery")
+    pair = nn.Sequential(nn.Conv2d(4, 2, (3, 1), groups=2), nn.Conv2d(2, 4, (1, 3)))
+    network = nn.Sequential(
+        nn.Sequential(pair, nn.ReLU()), nn.Conv2d(4, 4, 1), Sum([copy.deepcopy(pair), copy.deepcopy(pair)])
+    )
+    assert recovery._blocks(network) == ["0.0", "2"]
 
 
 def test_every_method_with_a_knob_can_be_made(found_by_name):
