@@ -11,6 +11,7 @@
 - `lorita`: singular values left after training with 1, 2 and 3 factors per weight.
 - `optimisers`: accuracy after equally many passes with PUGD, its schedules and triggers, SAM, ASAM and SGD.
 - `step`: time of a step of each of them.
+- `precision`: time of a step in float32 and in bfloat16.
 - `bsconv`: blueprint separable convolutions against ordinary ones and depthwise separable ones.
 
 Settings of a part are changed by `--set PART.NAME=VALUE`; its file, `train_time_PART.py`, has them all. Parts
@@ -36,6 +37,7 @@ import train_time_bsconv
 import train_time_decomposable
 import train_time_lorita
 import train_time_optimisers
+import train_time_precision
 import train_time_step
 from train_time_scene import Job, Row
 from train_time_tables import markdown
@@ -47,6 +49,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Job]]] = {
     "lorita": train_time_lorita.jobs,
     "optimisers": train_time_optimisers.jobs,
     "step": train_time_step.jobs,
+    "precision": train_time_precision.jobs,
     "bsconv": train_time_bsconv.jobs,
 }
 

@@ -120,6 +120,15 @@ def _step(rows: Rows) -> tuple[Cells, list[Cells]]:
     ], lines
 
 
+def _precision(rows: Rows) -> tuple[Cells, list[Cells]]:
+    lines = []
+    for row in rows:
+        times, low, high = row["to_float32"]
+        told = f"{times:.2f} ({low:.2f}-{high:.2f})"
+        lines.append([f"{row['name']}, {row['images']}", row["precision"], f"{row['median_ms']:.0f}", told])
+    return ["network, images", "precision", "ms per step", "time / float32"], lines
+
+
 def _bsconv(rows: Rows) -> tuple[Cells, list[Cells]]:
     lines = [
         [
@@ -167,5 +176,6 @@ TABLES: dict[str, Callable[[Rows], tuple[Cells, list[Cells]]]] = {
     "lorita": _lorita,
     "optimisers": _optimisers,
     "step": _step,
+    "precision": _precision,
     "bsconv": _bsconv,
 }
