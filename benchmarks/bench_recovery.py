@@ -51,6 +51,8 @@ HEADS = (
 )
 REPORT_IMAGES = {"train": 10_000, "synthetic": 10_000, "few-images": 500}
 """All there are; only recoveries report, on dense, compressed and recovered networks."""
+CHOOSING = 1000
+"""Of the test images, with `--select-on-test`."""
 MINUTES = {"train": 20.0, "synthetic": 4.0, "few-images": 8.0}
 """Of training, one thread."""
 
@@ -203,9 +205,9 @@ def _recovered(options: argparse.Namespace, told: Row, name: str, *, level: str)
     }
 
 
-def _reported_on(told: Row) -> int | None:
-    """Returns how many images; None: all that do not choose."""
-    return None if "select_on_test" in told else REPORT_IMAGES[told["case"]]
+def _reported_on(told: Row) -> int:
+    """Returns how many images: all that do not choose."""
+    return REPORT_IMAGES[told["case"]] - (CHOOSING if "select_on_test" in told else 0)
 
 
 def _reported(result: RecoverResult) -> Row:
