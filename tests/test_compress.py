@@ -239,12 +239,22 @@ def test_a_report_on_calibration_images_is_refused(place, tmp_path):
     assert "also calibration or selection" in refused(DataError, place, tmp_path, report_data=same)
 
 
-def test_images_without_labels_calibrate_and_cannot_be_reported(place, tmp_path):
-    unlabelled = str(place / "unlabelled.npz")
-    assert "without labels" in refused(DataError, place, tmp_path, data=unlabelled)
-    found = run(place, tmp_path / "runs", data=unlabelled, report_images=0, **QUICK)
+@pytest.mark.parametrize("asked", [{}, {"report_images": 0}])
+def test_images_without_labels_calibrate_and_are_not_reported_on(place, tmp_path, asked):
+    found = run(place, tmp_path / "runs", data=str(place / "unlabelled.npz"), **asked, **QUICK)
     assert found.compressed.accuracy is None
     assert found.split.report == 0
+    said = [text for step, text in found.steps if step == "report"]
+    assert [text.endswith("unlabelled.npz have no labels") for text in said] == ([] if asked else [True])
+
+
+@pytest.mark.parametrize("asked", [{"report_images": 8}, {"report_data": "unlabelled.npz"}])
+def test_a_report_on_images_without_labels_is_refused_where_it_is_asked_for(
+    place, tmp_path, asked, monkeypatch
+):
+    monkeypatch.chdir(place)
+    told = refused(DataError, place, tmp_path, data="unlabelled.npz", **asked)
+    assert "without labels" in told and "--report-images 0" in told
 
 
 @pytest.mark.parametrize(

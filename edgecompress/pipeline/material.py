@@ -12,9 +12,9 @@ from edgecompress.core.costs import block_macs, block_params
 from edgecompress.core.progress import Progress
 from edgecompress.core.results import LayerChange, ModelSummary, SplitSummary
 from edgecompress.core.types import Block, Layer, Metric, Plan
-from edgecompress.data.sources import open_source
-from edgecompress.data.splits import Split, Splits, check_labels, make_splits, usual_counts
-from edgecompress.errors import ConfigError
+from edgecompress.data.sources import ImageSet, open_source
+from edgecompress.data.splits import Split, Splits, check_labels, image_sets, make_splits, usual_counts
+from edgecompress.errors import ConfigError, DataError
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import LoadedModel
@@ -45,6 +45,8 @@ class Material:
     unfit: tuple[tuple[str, str], ...]
     """Layers that were asked for and cannot be compressed, each with the reason."""
     splits: Splits | None
+    unlabelled: str | None = None
+    """Images that would have been reported on, had they labels."""
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -101,9 +103,11 @@ class Material:
     @property
     def warnings(self) -> tuple[tuple[str, str], ...]:
         """What a reader of the result should know."""
-        if not self.loaded.random_weights:
-            return ()
-        return (("weights", "random, as no checkpoint was given: costs are real, accuracy means nothing"),)
+        random = "random, as no checkpoint was given: costs are real, accuracy means nothing"
+        found = [("weights", random)] if self.loaded.random_weights else []
+        if self.unlabelled is not None:
+            found.append(("report", f"none, the images of {self.unlabelled} have no labels"))
+        return tuple(found)
 
 
 def gather(
@@ -116,10 +120,12 @@ def gather(
         DataError: they are too few, or are not of the model's classes.
     """
     layers, unfit = find_layers(loaded.module, names, loaded.ref.input_shape)
-    return Material(loaded, layers, unfit, _splits(loaded, images, needed=images_needed))
+    splits, unlabelled = _splits(loaded, images, needed=images_needed)
+    return Material(loaded, layers, unfit, splits, unlabelled)
 
 
-def _splits(loaded: LoadedModel, wanted: ImageOptions, *, needed: bool) -> Splits | None:
+def _splits(loaded: LoadedModel, wanted: ImageOptions, *, needed: bool) -> tuple[Splits | None, str | None]:
+    """Returns the images, and which ones are not reported on because they have no labels."""
     spec = wanted.data or loaded.data
     if spec is None:
         if needed:
@@ -127,7 +133,7 @@ def _splits(loaded: LoadedModel, wanted: ImageOptions, *, needed: bool) -> Split
                 f"{loaded.ref.source}: no images to calibrate with; pass --data, "
                 "or --factors plain --no-refit --no-local-search --batch-norm keep"
             )
-        return None
+        return None, None
     preprocess = loaded.ref.preprocess
     source = open_source(spec, preprocess)
     other = None if wanted.report_data is None else open_source(wanted.report_data, preprocess)
@@ -135,17 +141,34 @@ def _splits(loaded: LoadedModel, wanted: ImageOptions, *, needed: bool) -> Split
     calibration = usual[0] if wanted.calibration is None else wanted.calibration
     if needed and calibration < 1:
         raise ConfigError(f"{calibration} calibration images: at least 1 is needed with these options")
+    unlabelled = _unlabelled(image_sets(source, other)[1], wanted)
     splits = make_splits(
         source,
         calibration=calibration,
         selection=usual[1] if wanted.selection is None else wanted.selection,
-        report=wanted.report,
+        report=wanted.report if unlabelled is None else 0,
         seed=wanted.seed,
         report_source=other,
     )
     if splits.report is not None and loaded.ref.classes is not None:
         check_labels(splits.report, loaded.ref.classes)
-    return splits
+    return splits, unlabelled
+
+
+def _unlabelled(images: ImageSet, wanted: ImageOptions) -> str | None:
+    """Returns the name of images to report on that have no labels, where nobody asked for a report.
+
+    Raises:
+        DataError: somebody did.
+    """
+    if wanted.report == 0 or images.labels() is not None:
+        return None
+    if wanted.report is None and wanted.report_data is None:
+        return images.name
+    raise DataError(
+        f"{images.name}: images without labels cannot be reported on; pass --report-images 0, "
+        "sort them into class folders or write labels.txt"
+    )
 
 
 def _change(layer: Layer, choices: Choices) -> LayerChange:
