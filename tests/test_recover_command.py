@@ -78,7 +78,7 @@ take, taken = loop._Training._step_, [0]
 
 def step(self):
     take(self)
-    taken[0] += 1
+    taken[0] += self.judge is not None  # not those that try a learning rate
     first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     if first and os.environ.get("RANK", "1") == "1" and taken[0] == 9:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -111,6 +111,25 @@ def test_killed_it_goes_on_with_the_same_result():
     for rung, other in zip(*ladders, strict=True):
         assert rung | {"minutes": 0} == other | {"minutes": 0}
     assert not list(Path("runs").glob(".*"))
+
+
+@pytest.mark.parametrize("named", [(), ("--name", "over", "--overwrite")])
+def test_killed_without_a_name_or_over_another_run_it_goes_on_too(named):
+    assert start(*named).returncode == -9
+    (left,) = Path("runs").glob(".*.work")
+    done = run("resume", left.name.removeprefix(".").removesuffix(".work"), "--json")
+    assert done.exit_code == 0, done.stderr
+    found = load_file(Path(json.loads(done.stdout)["run"]) / "weights.safetensors")
+    assert all(torch.equal(value, weights("whole")[key]) for key, value in found.items())
+
+
+def test_runs_of_train_are_refused():
+    data = json.loads(Path("runs/compress-net-001/run.json").read_text())["options"]["data"]
+    options = ("--data", data, "--input-size", "10x10", "--epochs", "0.1", "--name", "learnt")
+    done = run("train", "net.py:build", *options)
+    assert done.exit_code == 0, done.stderr
+    for meant in ("learnt", "runs/learnt"):
+        check_one_line_error(run("recover", meant), "learnt: was made by train", "--weights")
 
 
 def test_two_processes_of_which_one_dies_find_about_what_one_finds():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from edgecompress.core.runs import resolve_run
+from edgecompress.core.runs import RUN_FILE, read_run, resolve_run
 from edgecompress.core.types import Plan
 from edgecompress.errors import ArtefactError, ModelError
-from edgecompress.nets.artefact import PLAN_FILE
+from edgecompress.nets.artefact import PLAN_FILE, WEIGHTS_FILE
 from edgecompress.nets.attention_rewrite import rewrite_attention_
 from edgecompress.nets.sources import LoadedModel, load_model
 
@@ -17,13 +17,20 @@ def run_meant(run: str | None, runs_dir: Path) -> Path:
     """Returns the directory of a run or artefact.
 
     Raises:
-        ArtefactError: there is none, or it holds no network.
+        ArtefactError: there is none, it holds no network, or nothing was compressed.
     """
-    if run is not None and (Path(run) / PLAN_FILE).is_file():
-        return Path(run)
-    path = resolve_run(run, runs_dir, containing=PLAN_FILE)
+    named = None if run is None else Path(run)
+    if named is not None and (named / PLAN_FILE).is_file():
+        path = named
+    else:
+        path = resolve_run(run, runs_dir, containing=PLAN_FILE)
     if not (path / PLAN_FILE).is_file():
         raise ArtefactError(f"{path}: holds no {PLAN_FILE}; it has no network that could be recovered")
+    if (path / RUN_FILE).is_file() and read_run(path).command == "train":
+        raise ArtefactError(
+            f"{path}: was made by train, so compression cost it nothing; name another run, or train on with "
+            f"--weights {path / WEIGHTS_FILE}"
+        )
     return path
 
 

@@ -45,6 +45,8 @@ class Training:
     vary: str | None = None
     """As `--augment`; None: as suits the size of the images."""
     precision: Precision = "float32"
+    tries_rates: bool = False
+    """Whether a lower learning rate is used where this one ruins the network in a short try."""
 
     def settings(self, steps: int) -> TrainSettings:
         """Returns what the loop takes."""
@@ -98,6 +100,7 @@ _OURS = Training(
     warmup=0.05,
     clip_norm=5.0,
     norms="frozen",
+    tries_rates=True,
 )
 _OURS_LAYERS = replace(
     _OURS,
@@ -180,6 +183,7 @@ def pick_recipe(
             optimiser=used,
             nesterov=one.nesterov and used not in ADAPTIVE,
             lr=usual if lr is None else lr,
+            tries_rates=one.tries_rates and lr is None,
             batch_images=one.batch_images if batch_images is None else batch_images,
             vary=one.vary if augment is None else augment,
             precision=computed_in,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from edgecompress.core.memo import Memo
 from edgecompress.core.progress import Progress
+from edgecompress.core.runs import plain_options
 from edgecompress.core.types import Candidate, Layer, Plan, Record
 from edgecompress.data.splits import Split, Splits
 from edgecompress.nets.kept import kept_tensors
@@ -107,7 +108,7 @@ class Scene:
     def identity(self, level: str) -> str:
         """Says of which training a checkpoint is."""
         told = [level, self.climbed, self.splits.summary.sha256, dict(self.inputs)]
-        text = json.dumps([told, {key: str(value) for key, value in self.options.items()}], sort_keys=True)
+        text = json.dumps([told, plain_options(self.options)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

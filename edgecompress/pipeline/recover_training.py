@@ -6,7 +6,6 @@ import copy
 import math
 import time
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +13,17 @@ from torch import Tensor, nn
 from edgecompress.core.plugins import discover
 from edgecompress.data.splits import Split
 from edgecompress.nets.modules import layer_named
+from edgecompress.pipeline.recover_rate import bearable_share, course_of
 from edgecompress.pipeline.recover_recipes import Training, variation
 from edgecompress.pipeline.recover_scene import Attempt, Scene
 from edgecompress.train import optimisers
 from edgecompress.train.balance import balance_chains_
-from edgecompress.train.contract import Batch, Course, Objective, backward_once
+from edgecompress.train.contract import Batch, Objective, backward_once
 from edgecompress.train.images import TrainingImages
 from edgecompress.train.loop import Fitted, fit
 from edgecompress.train.mimic import Mix, mimicking
 from edgecompress.train.objectives import at_precision
-from edgecompress.train.one_kernel import divided, join_blocks_
+from edgecompress.train.one_kernel import join_blocks_
 from edgecompress.train.optimiser_contract import Optimiser
 from edgecompress.train.variations import parse_variations
 
@@ -67,19 +67,25 @@ def trained(
     seconds = scene.seconds[level] if seconds is None else seconds
     steps, images = _planned(scene, level, network, plain, images, training, seconds)
     judge = scene.judge.rightness if labels else scene.judge.likeness
+    checkpoint = scene.memo.path(f"{level} training.safetensors")
+    if training.tries_rates:
+        # what was found before the training began counts
+        begun = checkpoint is not None and checkpoint.is_file()
+        share = 1.0 if begun else bearable_share(network, plain, images, training, steps, judge)
+        training = replace(training, lr=training.lr * scene.memo.number(f"{level} rate", lambda: share))
     fitted = fit(
-        Course(network, partial(backward_once, network), lambda: divided(network).eval()),
+        course_of(network),
         _stopping(scene, level, network, plain, images),
         images,
         training.settings(steps),
         judge=judge,
-        checkpoint=scene.memo.path(f"{level} training.safetensors"),
+        checkpoint=checkpoint,
         identity=scene.identity(level),
         progress=scene.progress,
     )
     made = fitted.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     taken = fitted.rows[-1].steps if fitted.rows else 0
-    told = _told(fitted, own, images, taken)
+    told = _told(fitted, own, images, taken) + _told_of_rate(training, scene.recipe.of(level))
     return Attempt(made.requires_grad_(True), told, taken, changed=fitted.best_epoch != 0)
 
 
@@ -182,6 +188,11 @@ def _stopping(
 def _first_loss(network: nn.Module, objective: Objective, batch: Batch) -> float:
     loss = float(objective(copy.deepcopy(network).eval(), batch)) / len(batch.images)
     return loss if math.isfinite(loss) else 0.0
+
+
+def _told_of_rate(used: Training, wanted: Training) -> str:
+    lower = f"; learning rate {used.lr:.1g}: a short try at {wanted.lr:.1g} ruined it"
+    return "" if used.lr == wanted.lr else lower
 
 
 def _told(fitted: Fitted, split: Split, images: TrainingImages, steps: int) -> str:

@@ -53,7 +53,7 @@ def _networks(result: RecoverResult) -> Table:
     rows = table("", "dense", "compressed", "recovered", right_from=1)
     if all(one.accuracy for one in networks):
         add_row(rows, "top-1 %", *map(_top1, networks))
-        add_row(rows, "lost", "", *(_lost(result.dense, one) for one in networks[1:]))
+        add_row(rows, "against dense", "", *(_lost(result.dense, one) for one in networks[1:]))
     add_row(rows, "parameters", *(count(one.params) for one in networks))
     add_row(rows, "MACs", *(count(one.macs) for one in networks))
     add_row(rows, "weights", *(megabytes(one.weight_bytes) for one in networks))

@@ -208,7 +208,8 @@ class _Training:
             self._end_epoch_()
 
     def _share(self) -> float:
-        return self.standing.rate * self.settings.schedule.share(self.standing.step / self.settings.steps)
+        middle = (self.standing.step + 0.5) / self.settings.steps  # at its start a warm-up has no rate at all
+        return self.standing.rate * self.settings.schedule.share(middle)
 
     def _summed_(self, loss: Tensor) -> float:
         """Makes gradients those of all processes, and returns the loss of all."""
