@@ -38,6 +38,7 @@ MEASURED = TimePair(
     device="local, AMD EPYC",
     how_known="measured",
     what="compressed.tflite, litert 2.3.0",
+    file="compressed.tflite",
     before_ms=4.0,
     after_ms=2.0,
     before_interval=INTERVAL,

@@ -309,7 +309,8 @@ def test_a_count_is_short_and_keeps_four_figures(value):
 @given(st.integers(1, 10**12), st.integers(0, 10**12))
 def test_a_change_always_has_a_sign(before, after):
     text = change(before, after)
-    assert text.startswith("-" if after < before else "+")
+    assert text.startswith("-" if after < before and text != "+0.0 %" else "+")
+    assert text != "-0.0 %"
     assert float(text.removesuffix(" %")) == pytest.approx(
         100 * (after - before) / before, rel=1e-9, abs=0.051
     )

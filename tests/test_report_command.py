@@ -13,6 +13,7 @@ from test_report import COMPRESS, EXPORT
 from test_topology import SMALL, write_images
 from tiny_zoo import entry, in_zoo
 
+from edgecompress.core.measurement import Validity
 from edgecompress.core.store import write_record
 from edgecompress.core.toml_text import toml_table
 from edgecompress.nets.families import family_named, to_matrices
@@ -145,6 +146,22 @@ def test_measurements_and_files_of_a_run_are_in_its_report(runs_dir):
     assert found.commands[0] == "edgecompress search --config runs/found"
     assert found.commands[1].startswith("edgecompress export runs/found --")
     assert found.commands[2] == "edgecompress bench runs/found --device local --preset quick --seed 0"
+
+
+def test_what_bench_does_not_believe_is_doubted_in_the_report(runs_dir):
+    doubted = Validity(valid=False, reasons=("other programs use 100 % of the cores",))
+    files = [measurement(name, 2.0, validity=doubted) for name in ("dense.tflite", "compressed.tflite")]
+    write_record(runs_dir / "found" / "bench-local.json", result_of(bench_of(*files)))
+    (found,) = report(["found"], networks=False).runs
+    assert [one.doubts for one in found.times] == [(), (), doubted.reasons]
+
+
+def test_the_headline_is_of_the_tflite_file_where_there_are_two(runs_dir):
+    files = [measurement("dense.onnx", 4.0), measurement("compressed.onnx", 2.0)]
+    files += [measurement("compressed.tflite", 1.0)]
+    write_record(runs_dir / "shrunk" / "bench-local.json", result_of(bench_of(*files)))
+    (found,) = report(["shrunk"], networks=False).runs
+    assert [one.file for one in found.times] == ["compressed.tflite", "compressed.onnx"]
 
 
 def test_layers_and_the_rest_add_up_to_what_the_table_says(runs_dir):

@@ -15,6 +15,7 @@ from edgecompress.pipeline.run_list import list_runs
 from edgecompress.report.curves import epochs_chart, sizes_chart
 from edgecompress.report.drawing import Mark, Words
 from edgecompress.report.html import report_page
+from edgecompress.report.html_curves import training_words
 from edgecompress.report.markdown import report_markdown
 from edgecompress.report.picture import report_picture
 
@@ -51,6 +52,13 @@ def test_the_page_has_the_curve_and_a_row_per_size(taught):
     training = page[page.index('id="training"') :]
     assert "epoch 3: kept" in training and "13 of 24" in training and "It ended early" in training
     assert "73.50" in page and "fewer" not in page[: page.index('id="sizes"')]  # nothing was made smaller
+
+
+def test_a_training_is_told_from_a_compression(taught):
+    same = taught.model_copy(update={"compressed": taught.dense})
+    assert ">The same accuracy<" in report_page(of(same))
+    text = text_of(of(taught))
+    assert "trained" in text and "dense" not in text and "compressed" not in text
 
 
 def test_sections_are_left_out_without_data():
@@ -112,6 +120,8 @@ def test_markdown_and_picture_show_the_sizes_and_the_training(taught):
     text = report_markdown(of(taught))
     assert "| 0.50 | 0.25 | 2.5 M |" in text and "| 0.75 |  | 7.4 M |" in text
     assert "of 4 epochs number 3 was kept" in text
+    short = taught.training.model_copy(update={"epochs": taught.training.epochs[:1], "best_epoch": None})
+    assert "of 1 epoch the last one was kept" in training_words(short)
     picture = report_picture(of(taught))
     assert len(picture) > len(report_picture(of(taught.model_copy(update={"elastic": None}))))
 

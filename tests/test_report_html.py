@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 from chromium_page import CHROMIUM, browser
-from made_reports import bare, full, layer, of
+from made_reports import EMULATED, MEASURED, bare, full, layer, of
+from test_report import text_of
 
 from edgecompress.core.report_results import RecoveryStep
 from edgecompress.report.axes import Scale, spanning
@@ -19,6 +20,7 @@ from edgecompress.report.markup import el
 from edgecompress.report.picture import report_picture
 
 VOID = {"meta", "link", "br"}
+BUSY = "other programs use 100 % of the cores"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202e`|"
 
 
@@ -165,9 +167,28 @@ def test_accuracy_that_did_not_change_is_called_the_same():
 def test_the_card_tells_measured_from_emulated_and_shows_intervals():
     words = " ".join(" ".join(checked(full()).words).split())
     assert "1.52 times as fast as before on emulated-a76 (emulated)" in words
-    assert "2.00 times as fast as before on local (measured)" in words
-    assert "1.900 to 2.100 was 4.000 faster: 1.90 to 2.10 x measured local" in words
+    assert "2.00 times as fast as before on local (measured, compressed.tflite)" in words
+    assert "1.900 to 2.100 was 4.000 faster: 1.90 to 2.10 x measured local compressed.tflite" in words
     assert "not a time of a real device" in words
+
+
+def test_a_measurement_that_is_not_valid_is_never_shown_as_a_clean_one():
+    run = full(times=(EMULATED, MEASURED.model_copy(update={"doubts": (BUSY,)})))
+    told = f"not valid: local, compressed.tflite: {BUSY}"
+    words = " ".join(" ".join(checked(run).words).split())
+    assert "as before on local (measured, not valid, compressed.tflite)" in words
+    assert words.lower().count(told) == 2  # at the top, and below the table
+    assert words.count("measured not valid") == 2  # badges of the tile and of the table
+    text = report_markdown(of(run))
+    assert "| measured, not valid |" in text and f"- {told}" in text
+    assert told in " ".join(text_of(of(run)).split())
+    assert "not valid" not in report_page(of(full()))
+
+
+def test_side_by_side_says_what_is_not_valid():
+    doubted = full("first", times=(MEASURED.model_copy(update={"doubts": (BUSY,)}),))
+    page = report_page(of(doubted, bare("second")))
+    assert "not valid" in page[page.index('id="compare"') : page.index('id="r1"')]
 
 
 def test_a_target_that_was_not_met_is_said_at_the_top():
@@ -236,7 +257,8 @@ def test_the_picture_is_a_png_of_one_or_several_runs():
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_a_browser_shows_it_without_a_word_and_keys_reach_the_marks(tmp_path):
     file = tmp_path / "page.html"
-    file.write_text(report_page(of(full())), encoding="utf-8")
+    long = {"/home/someone/a/long/directory/without/a/single/blank/in/it.safetensors": "ab" * 32}
+    file.write_text(report_page(of(full(inputs=long))), encoding="utf-8")
     with browser() as page:
         for width in (360, 1600):
             page.open(file, width=width, dark=width == 360)

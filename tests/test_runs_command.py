@@ -7,9 +7,12 @@ import sys
 
 import pytest
 from cli_calls import run, start
+from made_benches import bench_of, measurement, result_of
 from made_reports import three_runs
-from test_report import COMPRESS
+from test_report import COMPRESS, text_of
 
+from edgecompress.core.measurement import Validity
+from edgecompress.core.report_results import RunsResult
 from edgecompress.core.runs import work_directory
 from edgecompress.core.store import write_record
 from edgecompress.core.unfinished import BEGUN_FILE, Begun
@@ -35,6 +38,29 @@ def test_a_table_says_which_milliseconds_were_not_measured(runs_dir):
     text = run("runs", "--runs-dir", runs_dir).stdout
     assert max(map(len, text.splitlines())) <= 80
     assert "29.50 e" in text and "search, torchvision:mobilenet_v2" in text and "70.50" in text
+
+
+def test_milliseconds_name_their_file_and_say_when_they_are_not_valid(runs_dir):
+    doubted = Validity(valid=False, reasons=("other programs use 100 % of the cores",))
+    files = [measurement(name, 2.0, validity=doubted) for name in ("dense.tflite", "compressed.tflite")]
+    write_record(runs_dir / "shrunk" / "bench-local.json", result_of(bench_of(*files)))
+    text = run("runs", "--runs-dir", runs_dir).stdout
+    assert " ?  " in text and "ms of compressed.tflite" in text
+    assert "shrunk: milliseconds not valid: other programs use 100 % of the cores" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("/tmp/tmp123456789/a/long/path/my_net.py:build", "compress, my_net.py:build"),
+        ("cells:/tmp/tmp123456789/a/long/path/genotype.json", "compress, cells:genotype.json"),
+        ("timm:org/net", "compress, timm:org/net"),
+    ],
+)
+def test_of_a_model_in_a_file_the_list_shows_the_file(runs_dir, model, shown):
+    (first, *_) = list_runs(runs_dir=runs_dir).runs
+    result = RunsResult(runs_dir="runs", runs=(first.model_copy(update={"model": model}),))
+    assert shown in text_of(result)
 
 
 def test_json_is_the_record(runs_dir):

@@ -25,6 +25,8 @@ class TimePair(Record):
     how_known: HowKnown
     what: str = ""
     """Which file with which runtime, where it was a file."""
+    file: str | None = None
+    """The compressed one, where it was a file."""
     before_ms: float
     after_ms: float
     before_interval: Interval | None = None
@@ -37,6 +39,13 @@ class TimePair(Record):
     """The verdict in words."""
     goal: bool = False
     """Whether it is the time the search was about."""
+    doubts: tuple[str, ...] = ()
+    """Why the measurement is not valid; empty where it is."""
+
+    @property
+    def known_words(self) -> str:
+        """How it is known, and whether that is to be doubted."""
+        return f"{self.how_known}, not valid" if self.doubts else self.how_known
 
 
 class LayerView(Record):
@@ -187,6 +196,10 @@ class RunLine(Record):
     before_ms: float | None = None
     how_known: HowKnown | None = None
     """Of the milliseconds."""
+    file: str | None = None
+    """Whose milliseconds they are, where several may have been measured."""
+    doubts: tuple[str, ...] = ()
+    """Why the milliseconds are not valid; empty where they are."""
     macs: int | None = None
     macs_before: int | None = None
     params: int | None = None

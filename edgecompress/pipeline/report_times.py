@@ -10,6 +10,8 @@ from edgecompress.core.report_results import TimePair
 from edgecompress.core.search_results import Latency
 from edgecompress.core.store import read_record
 
+TFLITE_SUFFIX = ".tflite"
+
 
 def read_benches(path: Path) -> tuple[BenchResult, ...]:
     """Reads what was measured of the files of a run.
@@ -21,10 +23,13 @@ def read_benches(path: Path) -> tuple[BenchResult, ...]:
 
 
 def bench_times(bench: BenchResult) -> Iterator[TimePair]:
-    """Yields every comparison of two files as milliseconds with their intervals."""
+    """Yields every comparison of two files as milliseconds with their intervals, TFLite first on each device.
+
+    The first one becomes the headline, and TFLite is what runs on the devices that all this is for.
+    """
     for one in bench.benches:
         by_name = {each.file.name: each for each in one.measurements}
-        for compared in one.comparisons:
+        for compared in sorted(one.comparisons, key=lambda each: not each.other.endswith(TFLITE_SUFFIX)):
             if compared.baseline in by_name and compared.other in by_name:
                 yield _compared(one, compared, by_name[compared.baseline], by_name[compared.other])
 
@@ -36,6 +41,7 @@ def _compared(bench: DeviceBench, one: Comparison, before: Measurement, after: M
         device=name,
         how_known=how.provenance,
         what=f"{one.other}, {how.runtime} {how.runtime_version}",
+        file=one.other,
         before_ms=before.summary.median_ms,
         after_ms=after.summary.median_ms,
         before_interval=_open(before.summary.interval_ms),
@@ -44,7 +50,12 @@ def _compared(bench: DeviceBench, one: Comparison, before: Measurement, after: M
         speedup_interval=_open(one.interval),
         verdict=one.verdict,
         statement=one.statement,
+        doubts=tuple(dict.fromkeys((*_doubts(before), *_doubts(after)))),
     )
+
+
+def _doubts(one: Measurement) -> tuple[str, ...]:
+    return () if one.validity.valid else one.validity.reasons or ("no reason given",)
 
 
 def _open(interval: Interval) -> Interval | None:

@@ -42,6 +42,8 @@ def _figures(report: RunReport) -> dict[str, object]:
         "after_ms": time.after_ms if time else None,
         "before_ms": time.before_ms if time else None,
         "how_known": time.how_known if time else None,
+        "file": time.file if time else None,
+        "doubts": time.doubts if time else (),
         "macs": after.macs,
         "macs_before": before.macs if before else None,
         "params": after.params,

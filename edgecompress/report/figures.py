@@ -11,10 +11,15 @@ from edgecompress.core.results import ModelSummary, SplitSummary
 from edgecompress.report.numbers import change, count, megabytes
 from edgecompress.report.tables import add_row, lines, table
 
+COMPRESSED, TRAINED = ("dense", "compressed"), ("before", "trained")
+"""What the two networks are called."""
 
-def before_after(dense: ModelSummary, compressed: ModelSummary) -> Table:
+
+def before_after(
+    dense: ModelSummary, compressed: ModelSummary, *, names: tuple[str, str] = COMPRESSED
+) -> Table:
     """Returns a model in four figures, dense and compressed side by side."""
-    rows = table("", "dense", "compressed", "change", right_from=1)
+    rows = table("", *names, "change", right_from=1)
     if dense.accuracy and compressed.accuracy:
         before, after = dense.accuracy.top1, compressed.accuracy.top1
         add_row(rows, "top-1 %", f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f} pp")

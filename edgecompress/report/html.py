@@ -12,7 +12,7 @@ from edgecompress import __version__
 from edgecompress.core.report_results import ReportResult, RunReport
 from edgecompress.report.benches import ms
 from edgecompress.report.charts import compare_chart, goal_time
-from edgecompress.report.html_card import badge, lead, tiles, times_section
+from edgecompress.report.html_card import badges, lead, tiles, times_section
 from edgecompress.report.html_curves import sizes_section, training_section
 from edgecompress.report.html_layers import (
     groups_section,
@@ -202,7 +202,7 @@ def _speedup(run: RunReport) -> str:
     time = goal_time(run)
     if time is None:
         return ""
-    known = join([badge(time.how_known), el("span", time.device, class_="sub fold")])
+    known = join([badges(time), el("span", time.device, class_="sub fold")])
     return join([f"{time.speedup:.2f} x ", known])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from edgecompress.core.measurement import Interval
 from edgecompress.core.report_results import RunReport, TimePair
 from edgecompress.report.benches import ms
+from edgecompress.report.doubts import doubt_lines
 from edgecompress.report.html_parts import Section, table
 from edgecompress.report.markup import Markup, el, join
 from edgecompress.report.numbers import change, count
@@ -15,11 +16,15 @@ from edgecompress.report.numbers import change, count
 def lead(run: RunReport) -> Markup:
     """Returns the outcome in one sentence."""
     speeds = [_speed_words(time) for time in headline_times(run)]
-    words = [part for part in (*speeds, _accuracy_words(run), _size_words(run)) if part]
+    words = [part for part in (*speeds, _accuracy_words(run, first=not speeds), _size_words(run)) if part]
+    warnings = [] if run.met is not False else [f"Target not met: {run.reason or 'no reason given'}"]
+    warnings += [_capital(line) for line in doubt_lines(headline_times(run))]
     sentence = el("p", join(_listed(words)), ".", class_="lead")
-    if run.met is False:
-        return join([sentence, el("p", f"Target not met: {run.reason or 'no reason given'}", class_="bad")])
-    return sentence
+    return join([sentence, *(el("p", line, class_="bad") for line in warnings)])
+
+
+def _capital(line: str) -> str:
+    return line[:1].upper() + line[1:]
 
 
 def _listed(words: list[Markup]) -> Iterator[str]:
@@ -32,10 +37,11 @@ def _speed_words(time: TimePair) -> Markup:
     shown = (
         f"{time.speedup:.2f} times as fast" if time.speedup >= 1 else f"{1 / time.speedup:.2f} times as slow"
     )
-    return join([el("strong", shown), f" as before on {time.device.split(',')[0]} ({time.how_known})"])
+    how = ", ".join(filter(None, (time.known_words, time.file)))
+    return join([el("strong", shown), f" as before on {time.device.split(',')[0]} ({how})"])
 
 
-def _accuracy_words(run: RunReport) -> Markup | None:
+def _accuracy_words(run: RunReport, *, first: bool) -> Markup | None:
     after = run.compressed.accuracy
     if after is None:
         return None
@@ -43,7 +49,7 @@ def _accuracy_words(run: RunReport) -> Markup | None:
         return join([el("strong", f"{after.top1:.2f} %"), " of images told right"])
     gained = after.top1 - run.dense.accuracy.top1
     if abs(gained) < 0.005:
-        return el("strong", "the same accuracy")
+        return el("strong", "The same accuracy" if first else "the same accuracy")
     word = "lost" if gained < 0 else "gained"
     return join([el("strong", f"{abs(gained):.2f} points"), f" of accuracy {word}"])
 
@@ -109,7 +115,8 @@ def _time_tile(time: TimePair) -> Markup:
         "" if time.after_interval is None else _between(time.after_interval),
         f"was {ms(time.before_ms)}",
         _sureness(time),
-        join([badge(time.how_known), " ", time.device.split(",")[0]]),
+        join([badges(time), " ", time.device.split(",")[0]]),
+        el("span", time.file, class_="fold") if time.file else "",
     ]
     return _tile(
         "Latency",
@@ -131,9 +138,10 @@ def _tile(name: str, figure: str, unit: str, was: str, delta: str | None, *, goo
     )
 
 
-def badge(how_known: str) -> Markup:
-    """Returns how a time is known, so that nobody takes an emulated one for a measured one."""
-    return el("span", how_known, class_=f"badge {how_known}")
+def badges(time: TimePair) -> Markup:
+    """Returns how a time is known and whether it is valid, so that nobody takes it for more than it is."""
+    known = el("span", time.how_known, class_=f"badge {time.how_known}")
+    return join([known, " ", el("span", "not valid", class_="badge bad")]) if time.doubts else known
 
 
 def _sureness(time: TimePair) -> str:
@@ -162,15 +170,16 @@ def times_section(run: RunReport) -> Section | None:
     told += "Predicted: summed from the latency table. " if "predicted" in kinds else ""
     headers = ("Device", "Known by", "Before, ms", "After, ms", "Speed-up", "Verdict")
     body = table(headers, rows, label="Milliseconds by device", left=2)
-    return Section("times", "Milliseconds, by device", join([el("p", told.strip()), body]))
+    doubts = (el("p", _capital(line), class_="bad") for line in doubt_lines(run.times))
+    return Section("times", "Milliseconds, by device", join([el("p", told.strip()), body, *doubts]))
 
 
 def _time_row(time: TimePair) -> tuple[str, ...]:
     verdict = time.verdict or ("not compared in turns" if time.how_known != "predicted" else "")
-    tone = {"faster": "good", "slower": "bad"}.get(time.verdict or "", "muted")
+    tone = "muted" if time.doubts else {"faster": "good", "slower": "bad"}.get(time.verdict or "", "muted")
     return (
         join([time.device, el("span", time.what, class_="sub")]),
-        badge(time.how_known),
+        badges(time),
         _with_bounds(ms(time.before_ms), time.before_interval),
         _with_bounds(ms(time.after_ms), time.after_interval),
         _with_bounds(f"{time.speedup:.2f} x", time.speedup_interval),

@@ -103,7 +103,8 @@ def training_words(training: TrainingView) -> str:
     """Returns a training in words."""
     kept, epochs = training.best_epoch, len(training.epochs)
     which = "the last one" if kept is None else "the network from before" if kept == 0 else f"number {kept}"
-    said = [f"By {training.method} with {training.optimiser}; of {epochs} epochs {which} was kept."]
+    word = "epoch" if epochs == 1 else "epochs"
+    said = [f"By {training.method} with {training.optimiser}; of {epochs} {word} {which} was kept."]
     if training.stopped is not None:
         said.append(f"It ended early: {training.stopped}.")
     used = f"{training.values_used} of {training.values}"

@@ -10,6 +10,7 @@ from edgecompress.core.measurement import Interval
 from edgecompress.core.report_results import ReportResult, RunReport
 from edgecompress.report.benches import ms
 from edgecompress.report.curves import ordered_sizes
+from edgecompress.report.doubts import doubt_lines
 from edgecompress.report.html_curves import sizes_words, training_words
 from edgecompress.report.numbers import change, count, megabytes
 
@@ -46,7 +47,7 @@ def _run(run: RunReport) -> Iterator[str]:
             for one in run.rounds
         )
         yield from _table(("round", "predicted, ms", "on the device, ms", "off by"), rounds)
-    yield from (f"- {_plain(note)}" for note in run.notes)
+    yield from (f"- {_plain(note)}" for note in (*doubt_lines(run.times), *run.notes))
     yield "\n```\n" + "\n".join(run.commands).replace("`", "'") + "\n```\n"
 
 
@@ -69,7 +70,7 @@ def _times(run: RunReport) -> Iterator[tuple[str, ...]]:
     for one in run.times:
         yield (
             f"{one.device}, {one.what}".strip(", "),
-            one.how_known,
+            one.known_words,
             ms(one.before_ms) + _bounds(one.before_interval),
             ms(one.after_ms) + _bounds(one.after_interval),
             f"{one.speedup:.2f}" + _bounds(one.speedup_interval),

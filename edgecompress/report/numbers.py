@@ -20,7 +20,8 @@ def megabytes(size_bytes: float) -> str:
 
 def change(before: float, after: float) -> str:
     """Returns the change in percent, with its sign; nothing can be said about a change from zero."""
-    return "" if before == 0 else f"{(after - before) / before:+.1%}".replace("%", " %")
+    # z: what rounds to nothing has no minus
+    return "" if before == 0 else f"{(after - before) / before:+z.1%}".replace("%", " %")
 
 
 def share(part: float, whole: float) -> str:

@@ -78,7 +78,7 @@ def _figures(run: RunReport) -> list[tuple[str, str, str]]:
     found = []
     if time is not None:
         changed = change(time.before_ms, time.after_ms)
-        found.append((f"ms, {time.how_known}", ms(time.after_ms), f"was {ms(time.before_ms)}, {changed}"))
+        found.append((f"ms, {time.known_words}", ms(time.after_ms), f"was {ms(time.before_ms)}, {changed}"))
     if after.accuracy is not None:
         before = dense.accuracy if dense else None
         was = "" if before is None else f"was {before.top1:.2f}, {after.accuracy.top1 - before.top1:+.2f} pp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -10,9 +11,13 @@ from rich.text import Text
 
 from edgecompress.core.report_results import InitResult, ReportResult, RunLine, RunReport, RunsResult
 from edgecompress.report.benches import ms
-from edgecompress.report.figures import before_after
+from edgecompress.report.doubts import doubt_lines, place_words
+from edgecompress.report.figures import COMPRESSED, TRAINED, before_after
 from edgecompress.report.numbers import change, count
 from edgecompress.report.tables import add_row, lines, table, title
+
+_DIRECTORIES = re.compile(r"(?:^|(?<=:))/.*/")
+"""Of a model in a file, as in `/home/me/nets/my_net.py:build` or `cells:/home/me/genotype.json`."""
 
 
 def report_text(result: ReportResult) -> RenderableType:
@@ -27,7 +32,7 @@ def report_text(result: ReportResult) -> RenderableType:
 
 def _figures(run: RunReport) -> Table:
     if run.dense is not None:
-        return before_after(run.dense, run.compressed)
+        return before_after(run.dense, run.compressed, names=TRAINED if run.training else COMPRESSED)
     rows = table("", "found", right_from=1)
     if run.compressed.accuracy:
         add_row(rows, "top-1 %", f"{run.compressed.accuracy.top1:.2f}")
@@ -39,9 +44,10 @@ def _figures(run: RunReport) -> Table:
 def _times(run: RunReport) -> Iterator[str]:
     for one in run.times:
         yield (
-            f"{one.how_known} ms, {one.device.split(',')[0]}: {ms(one.before_ms)} to {ms(one.after_ms)}, "
+            f"{one.how_known} ms, {place_words(one)}: {ms(one.before_ms)} to {ms(one.after_ms)}, "
             f"{one.speedup:.2f} times as fast"
         )
+    yield from doubt_lines(run.times)
 
 
 def runs_text(result: RunsResult) -> RenderableType:
@@ -51,8 +57,23 @@ def runs_text(result: RunsResult) -> RenderableType:
     rows = table("run", "made", "top-1", "ms", "MACs", right_from=2)
     for one in result.runs:
         figures = (_top1(one), _milliseconds(one), _macs(one))
-        add_row(rows, f"{one.name}\n  {one.command}, {one.model}", _made(one), *figures)
-    return Group(rows, *lines(f"{one.name}: {one.problem}" for one in result.runs if one.problem))
+        add_row(rows, "\n  ".join(_names(one)), _made(one), *figures)
+    return Group(rows, *lines(line for one in result.runs for line in _remarks(one)))
+
+
+def _names(one: RunLine) -> Iterator[str]:
+    """Yields the run, what it is of, and whose milliseconds it has; of a path the last part is enough."""
+    yield one.name
+    yield f"{one.command}, {_DIRECTORIES.sub('', one.model)}"
+    if one.file:
+        yield f"ms of {one.file}"
+
+
+def _remarks(one: RunLine) -> Iterator[str]:
+    if one.problem:
+        yield f"{one.name}: {one.problem}"
+    if one.doubts:
+        yield f"{one.name}: milliseconds not valid: {'; '.join(one.doubts)}"
 
 
 def _made(one: RunLine) -> str:
@@ -64,11 +85,11 @@ def _top1(one: RunLine) -> str:
 
 
 def _milliseconds(one: RunLine) -> str:
-    """Milliseconds that were not measured are marked, so that nobody takes them for more than they are."""
+    """Times that were not measured, or are not valid, are marked, so that nobody takes them for more."""
     if one.after_ms is None or one.how_known is None:
         return ""
     mark = {"measured": "", "emulated": " e", "predicted": " p"}[one.how_known]
-    return f"{ms(one.after_ms)}{mark}"
+    return f"{ms(one.after_ms)}{mark}{' ?' if one.doubts else ''}"
 
 
 def _macs(one: RunLine) -> str:

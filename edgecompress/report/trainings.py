@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgecompress.core.train_results import EpochRow, TrainResult
-from edgecompress.report.figures import before_after, split_line, stage_times, where_written
+from edgecompress.report.figures import TRAINED, before_after, split_line, stage_times, where_written
 from edgecompress.report.tables import add_row, lines, table, title
 
 MOST_EPOCHS = 12
@@ -25,19 +25,13 @@ def train_text(result: TrainResult) -> RenderableType:
         title(result.plan.model.source, how),
         _epochs(result.epochs),
         Text(),
-        _before_after(result),
+        before_after(result.dense, result.compressed, names=TRAINED),
         Text(),
         *lines([f"singular values above 1 % of each layer's largest: {noticeable} of {ranks}", *said]),
         *split_line(result.split),
         stage_times(result.seconds),
         where_written(result.run),
     )
-
-
-def _before_after(result: TrainResult) -> Table:
-    rows = before_after(result.dense, result.compressed)
-    rows.columns[1].header, rows.columns[2].header = "before", "trained"
-    return rows
 
 
 def _epochs(epochs: Sequence[EpochRow]) -> Table:
