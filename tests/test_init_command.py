@@ -1,6 +1,7 @@
 """`edgecompress init`: a file of settings that its commands understand."""
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -65,11 +66,31 @@ def test_a_command_reads_the_file(folder):
 
 def test_a_table_that_has_the_model_is_found_and_others_are_to_be_built():
     known = json.loads(run("init", "a.toml", "-m", "zoo:fashion_resnet", "--json").stdout)
-    assert "latency table: pixel4.json" in known["facts"]
+    assert known["facts"][2] == "device: this machine"
+    (said,) = (
+        fact for fact in known["facts"] if fact.startswith("latency table: pixel4.json, of another device")
+    )
+    assert "emulated-a76" in said and "latency build --device local --model zoo:fashion_resnet" in said
     assert known["next"][0] == "edgecompress search --config a.toml"
     other = json.loads(run("init", "b.toml", "-m", "zoo:tiny", "--device", "pixel8", "--json").stdout)
     assert other["next"][0] == "edgecompress latency build --device pixel8 --model zoo:tiny -o pixel8.json"
-    assert other["next"][1] == "edgecompress compress --config b.toml"
+    assert other["next"][1] == "edgecompress search --latency-table pixel8.json --config b.toml"
+    phone = json.loads(
+        run("init", "c.toml", "-m", "zoo:fashion_resnet", "--device", "pixel4", "--json").stdout
+    )
+    assert "latency table: pixel4.json" in phone["facts"]
+
+
+def test_the_command_that_builds_a_table_is_told_all_of_the_input(folder):
+    net = "nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(8 * 8 * 8, 5))"
+    (folder / "my net.py").write_text(f"from torch import nn\n\ndef build():\n    return {net}\n")
+    shape = ("--input-size", "12x12", "--channels", "1", "--classes", "5")
+    result = run("init", "-m", "my net.py:build", *shape, "--json")
+    assert result.exit_code == 0, result.stderr
+    build = json.loads(result.stdout)["next"][0]
+    assert "--model 'my net.py:build' --input-size 12x12 --channels 1 --classes 5 -o local.json" in build
+    done = run(*shlex.split(build)[1:], "--dry-run", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["measurements"] > 0, done.stderr
 
 
 def test_missing_images_are_said():

@@ -123,6 +123,19 @@ def test_what_is_planned_is_told_without_measuring(folder):
     assert not list(folder.glob("*new*"))
 
 
+def test_a_grey_model_has_a_table_too(folder):
+    (folder / "grey.py").write_text(MODEL.replace("nn.Conv2d(3, 8", "nn.Conv2d(1, 8"))
+    grey = ("-m", "grey.py:Small", *SIZE, "--plans", "3")
+    call(
+        BuildResult, "build", *grey, "--channels", "1", "--classes", "4", "--parts", "lowrank", "-o", "g.json"
+    )
+    assert read("g.json").calibrations[0].input_shape == (1, 12, 12)
+    told = call(CheckResult, "check", "g.json", "-m", "grey.py:Small", "--plans", "3")
+    assert told.networks[0].network.endswith("grey.py:Small")  # the table knows its input
+    wrong = run("latency", "check", "g.json", *grey, "--channels", "1", "--classes", "7")
+    check_one_line_error(wrong, "4 classes, not 7")
+
+
 def test_a_table_is_shown_compared_and_merged():
     same = ",".join(map(str, read().conditions.cores)) or "any"  # else the idlest, which may be another
     build("--parts", "widths", "--cores", same, output="two.json")

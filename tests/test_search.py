@@ -10,16 +10,18 @@ from cli_calls import check_one_line_error, run
 from made_tables import SIZE, SOURCE, ms_of, write_home, write_table
 
 import edgecompress
+from edgecompress.core.latency_table import make_table
 from edgecompress.core.measurement import Comparison, Interval
 from edgecompress.core.runs import read_run
 from edgecompress.core.search_results import SearchResult
+from edgecompress.core.store import write_record
 from edgecompress.core.types import Block
 from edgecompress.errors import DeviceError, ExportError
 from edgecompress.latency.lookup import make_lookup
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.sources import load_model
 from edgecompress.pipeline import search_drop, search_loop, strategies
-from edgecompress.pipeline.latency_files import read_table
+from edgecompress.pipeline.latency_files import read_table, table_heading
 from edgecompress.pipeline.search import search
 from edgecompress.pipeline.search_loop import CLOSE
 from edgecompress.pipeline.strategies import searches
@@ -162,6 +164,30 @@ def test_a_plan_that_loses_too_much_gives_way_to_the_one_that_was_tried(monkeypa
     result = search(SOURCE, **OPTIONS, search="exact", rounds=0, max_drop=12.0)
     assert any("too much: dropped" in text for _, text in result.steps)
     assert result.cost == pytest.approx(result.target, rel=0.2)
+
+
+def _moved(folder, *sources):
+    """Makes the table one of these model files, which are not there any more."""
+    made = read_table("t.json")
+    (own,) = made.calibrations
+    elsewhere = tuple(own.model_copy(update={"network": one}) for one in sources)
+    heading = table_heading(made)
+    changed = make_table(
+        heading, soc=made.soc, created=made.created, entries=made.entries, calibrations=elsewhere
+    )
+    write_record(folder / "moved.json", changed)
+
+
+def test_a_table_is_of_a_model_file_wherever_that_lies(folder):
+    _moved(folder, "/gone/small.py:Small", "/gone/other.py:Small")
+    assert call(*QUICK, "--latency-table", "moved.json").met
+
+
+@pytest.mark.parametrize("sources", [("/a/small.py:Small", "/b/small.py:Small"), ("/a/small.py:Smaller",)])
+def test_a_table_of_two_such_files_or_none_is_refused(folder, sources):
+    _moved(folder, *sources)
+    result = run("search", *COMMON, *QUICK, "--latency-table", "moved.json")
+    check_one_line_error(result, "is not calibrated for", sources[0])
 
 
 def test_the_front_is_from_the_fastest_to_the_dense_model():
@@ -402,7 +428,10 @@ def test_gradient_searches_of_several_rounds_do_not_mix_their_checkpoints(device
         (("--front", "--search", "uniform"), ("--front", "uniform", "exact")),
         (("--latency-table", "nothing.json"), ("nothing.json", "latency build")),
         (("--latency-table", "images.npz"), ("images.npz",)),
-        (("--latency-table", "pixel4.json"), ("small.py:Small", "edgecompress latency build --device")),
+        (
+            ("--latency-table", "pixel4.json"),
+            ("edgecompress latency build --device", "small.py:Small --input-size 10x10 -o"),
+        ),
         (("--input-size", "12x12"), ("3x10x10", "3x12x12", "--input-size 12x12")),
         (("--data", "other.npz"), ("other.npz",)),
         (("--data", "nothing.npz"), ("nothing.npz",)),

@@ -57,7 +57,13 @@ def home(tmp_path_factory):
         patch.chdir(folder)
         done = run("synthesize", *SMALL, *QUICK, "--name", "whole")
         assert done.exit_code == 0, done.stderr
+        (folder / "shown.txt").write_text(done.stdout)
     return folder
+
+
+def test_the_command_to_go_on_with_is_told_of_the_input(home):
+    shown = "".join((home / "shown.txt").read_text().splitlines())
+    assert "small.py:Small --input-size 8x8 --data runs/whole" in shown.replace("  ", " ")
 
 
 @pytest.fixture(autouse=True)

@@ -69,6 +69,8 @@ def build(
         int, typer.Option(metavar="N", help="Random plans per model that calibrate the sum of blocks.")
     ] = 16,
     input_size: opt.InputSize = None,
+    channels: opt.Channels = None,
+    classes: opt.Classes = None,
     threads: Threads = None,
     cores: Cores = None,
     serial: Annotated[
@@ -111,6 +113,8 @@ def build(
             parts=opt.parse_names(parts),
             layers=layers,
             input_size=opt.parse_size(input_size),
+            channels=channels,
+            classes=classes,
             plans=plans,
         )
         options = Options(
@@ -161,6 +165,8 @@ def check(
         Path | None, typer.Option(metavar="FILE", help="Write predicted against measured as an .html page.")
     ] = None,
     input_size: opt.InputSize = None,
+    channels: opt.Channels = None,
+    classes: opt.Classes = None,
     threads: Threads = None,
     serial: Annotated[str | None, typer.Option(metavar="SERIAL", help="Which phone.")] = None,
     benchmark_binary: Binary = None,
@@ -194,6 +200,8 @@ def check(
             model or (),
             plans=plans,
             input_size=opt.parse_size(input_size),
+            channels=channels,
+            classes=classes,
             options=options,
             seed=seed,
             progress=progress,

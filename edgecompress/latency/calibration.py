@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgecompress.core.costs import BYTES_PER_WEIGHT, block_params
 from edgecompress.core.latency_table import Calibration, LatencyTable, PlanTiming
+from edgecompress.core.model_flags import input_flags
 from edgecompress.core.types import Block, Size
 from edgecompress.errors import ConfigError
 from edgecompress.latency.lookup import Lookup
@@ -107,14 +109,28 @@ def find_calibration(table: LatencyTable, network: str, input_shape: tuple[int, 
     Raises:
         ConfigError: the table has none.
     """
-    for one in table.calibrations:
-        if (one.network, one.input_shape) == (network, input_shape):
+    for one in calibrations_of(table, network):
+        if one.input_shape == input_shape:
             return one
     known = ", ".join(sorted({one.network for one in table.calibrations})) or "none"
     raise ConfigError(
         f"latency table of {table.device}: is not calibrated for {network} (calibrated are: {known}); "
-        f"add it with `edgecompress latency build --device {table.device} --model {network} -o TABLE`"
+        f"add it with `edgecompress latency build --device {table.device} --model {network}"
+        f"{input_flags(network, input_shape)} -o TABLE`"
     )
+
+
+def calibrations_of(table: LatencyTable, network: str) -> tuple[Calibration, ...]:
+    """Returns the calibrations of a network, one for each shape of its inputs.
+
+    A model file may have moved with its table: where none is of the file itself, those of the only other file
+    of its name are taken.
+    """
+    own = tuple(one for one in table.calibrations if one.network == network)
+    if own or not Path(network).is_absolute():
+        return own
+    same = tuple(one for one in table.calibrations if Path(one.network).name == Path(network).name)
+    return same if len({one.network for one in same}) == 1 else ()
 
 
 @dataclass(frozen=True)

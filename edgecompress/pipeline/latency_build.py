@@ -71,6 +71,10 @@ class Request:
     """Which may be replaced: those the papers compress, `all`, or patterns as `layer1.*,head`."""
     input_size: Size | None = None
     """Height and width, where the models do not say."""
+    channels: int | None = None
+    """Of the input, as for `compress`."""
+    classes: int | None = None
+    """The models tell apart, as for `compress`."""
     plans: int = PLANS
     """Random plans per network that calibrate the sum of blocks."""
 
@@ -141,7 +145,14 @@ def _work(request: Request, options: Options, seed: int) -> _Work:
         raise ConfigError(f"--output {request.output}: is a directory; give the name of a file")
     place = find_place(request.device, request.format, options)
     networks = tuple(
-        load_network(one, request.parts, layers=request.layers, input_size=request.input_size)
+        load_network(
+            one,
+            request.parts,
+            layers=request.layers,
+            input_size=request.input_size,
+            channels=request.channels,
+            classes=request.classes,
+        )
         for one in dict.fromkeys(request.models)
     )
     return _Work(request, place, request.output, networks, space_of(networks), seed)

@@ -12,7 +12,13 @@ from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.types import Size
 from edgecompress.devices.contract import Options
 from edgecompress.errors import ConfigError
-from edgecompress.latency.calibration import agreement, find_calibration, plan_timing, sum_blocks
+from edgecompress.latency.calibration import (
+    agreement,
+    calibrations_of,
+    find_calibration,
+    plan_timing,
+    sum_blocks,
+)
 from edgecompress.latency.journal import check_heading
 from edgecompress.latency.lookup import Lookup, make_lookup
 from edgecompress.nets.sources import lasting_source
@@ -38,6 +44,8 @@ def check(
     *,
     plans: int = 30,
     input_size: Size | None = None,
+    channels: int | None = None,
+    classes: int | None = None,
     options: Options = DEFAULT_OPTIONS,
     seed: int = 1,
     progress: Progress = NO_PROGRESS,
@@ -49,6 +57,8 @@ def check(
         models: Model sources; all the table is calibrated for when empty.
         plans: How many, per model.
         input_size: Height and width, where the models do not say; that of the table when None.
+        channels: Of the input, as in `compress`; those of the table when None.
+        classes: The models tell apart, as in `compress`.
         options: How to reach the device; threads must be those of the table.
         seed: Which random plans.
         progress: Shows how far it is.
@@ -62,7 +72,7 @@ def check(
     names = tuple(models) or tuple(one.network for one in found.calibrations)
     if not names:
         raise ConfigError(f"{path}: is calibrated for no network; add one with `edgecompress latency build`")
-    networks = [_loaded(found, one, input_size) for one in names]
+    networks = [_loaded(found, one, input_size, channels, classes) for one in names]
     calibrations = [find_calibration(found, one.name, one.ref.input_shape) for one in networks]
     bench = _open(path, found, options, seed)
     lookup = make_lookup(found, name=path.name)
@@ -90,12 +100,21 @@ def _open(path: Path, table: LatencyTable, options: Options, seed: int) -> Bench
     return bench
 
 
-def _loaded(table: LatencyTable, model: str, input_size: Size | None) -> Network:
-    known = next((one for one in table.calibrations if one.network == lasting_source(model)), None)
-    if known is None:
-        return load_network(model, every_method(), input_size=input_size)
-    own = None if model.startswith("zoo:") else known.input_shape[1:]  # the zoo knows its input
-    return load_network(model, every_method(), layers=",".join(known.layers), input_size=input_size or own)
+def _loaded(
+    table: LatencyTable, model: str, input_size: Size | None, channels: int | None, classes: int | None
+) -> Network:
+    known = next(iter(calibrations_of(table, lasting_source(model))), None)
+    if known is not None and not model.startswith("zoo:"):  # the zoo knows its input
+        own_channels, *own_size = known.input_shape
+        channels, input_size = channels or own_channels, input_size or (own_size[0], own_size[1])
+    return load_network(
+        model,
+        every_method(),
+        layers="paper" if known is None else ",".join(known.layers),
+        input_size=input_size,
+        channels=channels,
+        classes=classes,
+    )
 
 
 def _covered(network: Network, lookup: Lookup) -> Network:

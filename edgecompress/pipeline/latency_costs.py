@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgecompress.core.latency_table import Calibration, LatencyTable
+from edgecompress.core.model_flags import input_flags, shape_flags
 from edgecompress.core.types import Block, Candidate, Layer, Size
 from edgecompress.errors import ConfigError
-from edgecompress.latency.calibration import find_calibration, sum_blocks
+from edgecompress.latency.calibration import calibrations_of, find_calibration, sum_blocks
 from edgecompress.latency.lookup import Lookup, make_lookup
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.sources import LoadedModel
@@ -82,8 +83,8 @@ def read_clock(name: str, loaded: LoadedModel, layers: tuple[Layer, ...]) -> Clo
     if missing:
         raise ConfigError(
             f"latency table {name!r}: was not calibrated with {missing[0]} of {loaded.ref.source}; build one "
-            f"with `edgecompress latency build --device {table.device} --model {loaded.ref.source} "
-            "--layers ... -o FILE`, with the same --layers"
+            f"with `edgecompress latency build --device {table.device} --model {loaded.ref.source}"
+            f"{input_flags(loaded.ref.source, shape)} --layers ... -o FILE`, with the same --layers"
         )
     summed, _ = find_layers(loaded.module, calibration.layers, shape)
     return Clock(path, table, make_lookup(table, name=name), calibration, summed)
@@ -92,12 +93,11 @@ def read_clock(name: str, loaded: LoadedModel, layers: tuple[Layer, ...]) -> Clo
 def _check_size(table: LatencyTable, loaded: LoadedModel) -> None:
     """Raises ConfigError where a table is of this model, and of other inputs only."""
     source, shape = loaded.ref.source, loaded.ref.input_shape
-    known = sorted({one.input_shape for one in table.calibrations if one.network == source})
+    known = sorted({one.input_shape for one in calibrations_of(table, source)})
     if known and shape not in known:
         sizes = ", ".join("x".join(map(str, one)) for one in known)
-        height, width = shape[1:]
         raise ConfigError(
             f"latency table of {table.device}: is of {source} with inputs of {sizes}, not "
             f"{'x'.join(map(str, shape))}; give that --input-size, or add yours with `edgecompress latency "
-            f"build --device {table.device} --model {source} --input-size {height}x{width} -o TABLE`"
+            f"build --device {table.device} --model {source}{shape_flags(shape)} -o TABLE`"
         )

@@ -65,7 +65,13 @@ class Network:
 
 
 def load_network(
-    source: str, parts: Sequence[str] = PARTS, *, layers: str = "paper", input_size: Size | None = None
+    source: str,
+    parts: Sequence[str] = PARTS,
+    *,
+    layers: str = "paper",
+    input_size: Size | None = None,
+    channels: int | None = None,
+    classes: int | None = None,
 ) -> Network:
     """Loads a network and lists what may replace its layers, chosen as for `compress`.
 
@@ -74,7 +80,7 @@ def load_network(
     """
     chosen = _methods(parts)
     torch.manual_seed(0)  # weights do not matter here, but files should be the same every time
-    loaded = load_model(source, input_size=input_size)
+    loaded = load_model(source, input_size=input_size, channels=channels, classes=classes)
     targets, _ = find_layers(loaded.module, chosen_layers(loaded, layers), loaded.ref.input_shape)
     found = {layer.name: layer_candidates(layer, chosen, ())[0] for layer in targets}
     narrowed = _narrowed(loaded, parts)

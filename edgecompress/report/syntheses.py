@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from edgecompress.core.model_flags import model_flags
 from edgecompress.core.synthesis_results import ShardSummary, SynthesisResult, SynthesisSettings
+from edgecompress.core.types import ModelRef
 from edgecompress.report.tables import add_row, lines, table, title
 
 SHOWN = 12
@@ -25,8 +29,12 @@ def synthesis_text(result: SynthesisResult) -> RenderableType:
         Text(f"{result.seconds:.0f} s"),
         Text.assemble("written to ", (result.run, "bold")),
         Text.assemble("look at: ", (f"{result.run}/{result.contact_sheet}", "bold")),
-        Text(f"next: edgecompress compress {result.model.source} --data {result.run}"),
+        Text(f"next: edgecompress compress {_model(result.model)} --data {result.run}"),
     )
+
+
+def _model(ref: ModelRef) -> str:
+    return f"{shlex.quote(ref.source)}{model_flags(ref)}"
 
 
 def _shards(shards: tuple[ShardSummary, ...]) -> Table:
