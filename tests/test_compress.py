@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cli_calls import run as cli
 from small_nets import INPUT_SHAPE, small_net
 
 from edgecompress.core.progress import NO_PROGRESS
@@ -200,12 +201,27 @@ def test_budgets_may_be_in_another_metric_and_absolute(place, tmp_path, budget, 
     assert 0.8 * limit < getattr(found.compressed, metric) <= limit
 
 
-def test_a_budget_the_dense_model_meets_gives_the_dense_model(place, tmp_path):
-    found = run(place, tmp_path, budget="macs=100%")
-    assert found.plan.choices == ()
-    assert found.compressed == found.dense
-    again = load(found.run).state_dict()
-    assert all(torch.equal(again[name], value) for name, value in small_net().state_dict().items())
+@pytest.mark.parametrize("budget", ["macs=100%", "macs=150%", "params=1G"])
+def test_a_budget_the_dense_model_meets_is_refused(place, tmp_path, budget):
+    told = refused(BudgetError, place, tmp_path, budget=budget)
+    assert told.startswith(f"budget '{budget}': the dense model takes") and "ask for less" in told
+
+
+def test_milliseconds_are_not_offered_where_they_are_refused(place, tmp_path):
+    assert " ms=" not in refused(ConfigError, place, tmp_path, budget="half")
+    assert " ms=" not in cli("compress", "--help").stdout
+
+
+@pytest.mark.parametrize(("factory", "is_random"), [("SmallNet", True), ("small_net", False)])
+def test_random_weights_of_own_code_are_said(place, tmp_path, factory, is_random):
+    steps = dict(run(place, tmp_path, factory=factory, **QUICK).steps)
+    assert ("pass --weights" in steps.get("weights", "")) is is_random
+
+
+def test_given_weights_are_not_called_random(place, tmp_path):
+    torch.save(small_net().state_dict(), tmp_path / "net.pth")
+    steps = dict(run(place, tmp_path, "SmallNet", weights=str(tmp_path / "net.pth"), **QUICK).steps)
+    assert "weights" not in steps
 
 
 def test_an_impossible_budget_leaves_no_run_and_the_one_it_names_works(place, tmp_path):

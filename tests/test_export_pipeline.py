@@ -7,6 +7,7 @@ from pathlib import Path
 import onnxruntime
 import pytest
 import torch
+from test_report import text_of
 from tiny_zoo import IMAGES, SHAPE, SIDE, entry, in_zoo, save_images
 from typer.testing import CliRunner
 
@@ -177,6 +178,16 @@ def test_other_images_to_compare_on_are_used_as_asked(labels, tmp_path):
 def test_without_images_noise_is_compared_on_and_said_to_be(tmp_path):
     result = export("zoo:bare", formats=("onnx",), output=tmp_path)
     assert "noise" in result.parity_images and result.files[0].parity.images == PARITY_IMAGES
+
+
+def test_random_weights_are_said_and_weights_of_the_zoo_are_not(tmp_path):
+    code = "from torch import nn\n\ndef model():\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, 4))\n"
+    (tmp_path / "net.py").write_text(code)
+    own = {"formats": ("onnx",), "input_size": (8, 8), "output": tmp_path / "a"}
+    result = export(f"{tmp_path / 'net.py'}", **own)
+    assert "random" in result.warnings[0] and "--weights" in text_of(result)
+    assert read_record(tmp_path / "a" / EXPORT_FILE, ExportResult).warnings == result.warnings
+    assert export("zoo:tiny", formats=("onnx",), output=tmp_path / "b").warnings == ()
 
 
 # The command

@@ -30,10 +30,21 @@ def _defaults_from(path: Path, ctx: typer.Context) -> dict[str, Any]:
     if "timeout" in names:
         names["timeout_s"] = names["timeout"]  # as `run.json` spells it
     known = {key: hints[name] for key, name in names.items()}
-    group = ctx.parent.command if ctx.parent else None
-    commands = list(group.commands) if isinstance(group, TyperGroup) else []
-    settings = load_settings(path, str(ctx.info_name), known=known, commands=commands)
+    settings = load_settings(path, str(ctx.info_name), known=known, commands=_other_commands(ctx))
+    if not settings:
+        typer.echo(f"edgecompress: {path}: says nothing about {ctx.command_path.partition(' ')[2]}", err=True)
     return {names[key]: value for key, value in settings.items()}
+
+
+def _other_commands(ctx: typer.Context) -> set[str]:
+    """Returns the names of all commands beside this one and those above it, as `build` and `latency`."""
+    found: set[str] = set()
+    own, one = set(), ctx
+    while one.parent is not None:
+        own.add(str(one.info_name))
+        one = one.parent
+        found |= set(one.command.commands) if isinstance(one.command, TyperGroup) else set()
+    return found - own
 
 
 def _key(flag: str) -> str:
@@ -65,7 +76,10 @@ Channels = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Input channels: 3, or 1 for grey images.")
 ]
 Classes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Classes the model tells apart.")]
-Budget = Annotated[str, typer.Option(metavar="LIMIT", help="macs=50%, params=1.2M, macs=0.3G or ms=12.5.")]
+Budget = Annotated[
+    str,
+    typer.Option(metavar="LIMIT", help="As macs=50%, params=1.2M or macs=0.3G; for milliseconds: search."),
+]
 
 Data = Annotated[
     str | None,

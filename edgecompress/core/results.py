@@ -154,6 +154,8 @@ class ExportResult(Record):
     calibration_images: str | None = None
     """With which images int8 ranges were found."""
     versions: dict[str, str]
+    warnings: tuple[str, ...] = ()
+    """What a reader should know of the networks."""
 
 
 class DoctorItem(Record):

@@ -205,15 +205,15 @@ class Budget(Record):
     relative: bool
 
     @staticmethod
-    def parse(text: str) -> Budget:
-        """Reads `macs=50%`, `params=1.2M`, `macs=0.3G` or `ms=12.5`.
+    def parse(text: str, *, examples: str = "macs=50%, params=1.2M or ms=12.5") -> Budget:
+        """Reads `macs=50%`, `params=1.2M`, `macs=0.3G` or `ms=12.5`; `examples` are those an error names.
 
         Raises:
             ConfigError: the text is none of these.
         """
         match = re.fullmatch(r"(macs|params|ms)=([0-9]*\.?[0-9]+)(%|[kKMG]?)", text.strip())
         if match is None or float(match[2]) <= 0:
-            raise ConfigError(f"budget {text!r}: not understood; write macs=50%, params=1.2M or ms=12.5")
+            raise ConfigError(f"budget {text!r}: not understood; write {examples}")
         unit = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}.get(match[3], 1.0)
         relative = match[3] == "%"
         value = float(match[2]) / 100 if relative else float(match[2]) * unit

@@ -10,7 +10,7 @@ from edgecompress.core.results import CompressResult
 from edgecompress.core.runs import create_run
 from edgecompress.core.store import write_record
 from edgecompress.core.types import Budget, Metric, Size
-from edgecompress.errors import ConfigError
+from edgecompress.errors import BudgetError, ConfigError
 from edgecompress.factors.repair import Which
 from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.sources import load_model
@@ -21,6 +21,7 @@ from edgecompress.pipeline.target_layers import chosen_layers
 from edgecompress.search.contract import shape_costs
 
 RESULT_FILE = "result.json"
+EXAMPLES = "macs=50% or params=1.2M"
 
 
 def compress(
@@ -77,6 +78,7 @@ def compress(
     )
     images = ImageOptions(data, report_data, calibration_images, selection_images, report_images, seed)
     material = gather(loaded, chosen_layers(loaded, layers), images, images_needed=recipe.needs_images)
+    _check_needed(budget, limit, material)
     with create_run(
         runs_dir,
         command="compress",
@@ -100,12 +102,23 @@ def _checked_refit(name: str) -> Which:
 
 
 def _checked_budget(text: str) -> Budget:
-    budget = Budget.parse(text)
+    budget = Budget.parse(text, examples=EXAMPLES)
     if budget.metric == "ms":
         raise ConfigError(
-            f"budget {text!r}: milliseconds need a latency table; compress takes macs or params"
+            f"budget {text!r}: milliseconds need a latency table, use `edgecompress search`; "
+            f"for compress write {EXAMPLES}"
         )
     return budget
+
+
+def _check_needed(text: str, budget: Budget, material: Material) -> None:
+    """Raises BudgetError where the dense model meets the budget: the run would be a copy of it."""
+    dense = material.totals[budget.metric]
+    if budget.limit(dense) >= dense:
+        raise BudgetError(
+            f"budget {text!r}: the dense model takes {dense:.4g} {budget.metric} already; ask for less, "
+            f"as {budget.metric}=50%"
+        )
 
 
 def _compressed(

@@ -121,7 +121,7 @@ def export(
         files = [file for name in subject.networks for file in _exported(job, name)]
         with locked_directory(directory):  # two exports at once: each file fits what is said of it
             _place(Path(scratch), directory, files)
-            return _recorded(subject.ref, directory, files, shown)
+            return _recorded(subject, directory, files, shown)
 
 
 @dataclass(frozen=True)
@@ -291,20 +291,23 @@ def _place(scratch: Path, directory: Path, files: Sequence[ExportedFile]) -> Non
             shutil.copyfile(scratch / one.file, temporary)
 
 
-def _recorded(ref: ModelRef, directory: Path, files: Sequence[ExportedFile], images: Images) -> ExportResult:
+def _recorded(
+    subject: Subject, directory: Path, files: Sequence[ExportedFile], images: Images
+) -> ExportResult:
     """Writes `export.json`; files of an earlier export of the same model stay in it."""
-    old, new = _earlier(ref, directory), {one.file for one in files}
+    old, new = _earlier(subject.ref, directory), {one.file for one in files}
     kept = (
         [] if old is None else [one for one in old.files if one.file not in new and _stands(one, directory)]
     )
     calibrated = images.calibration_from
     result = ExportResult(
         directory=str(directory),
-        model=ref,
+        model=subject.ref,
         files=(*kept, *files),
         parity_images=images.parity_from,
         calibration_images=calibrated or (old.calibration_images if old and kept else None),
         versions=installed_versions(),
+        warnings=subject.warnings,
     )
     sweep_temporaries(directory / EXPORT_FILE)
     write_record(directory / EXPORT_FILE, result)

@@ -18,6 +18,7 @@ from edgecompress.errors import ConfigError, DataError
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import LoadedModel
+from edgecompress.nets.untrained import RANDOM_WEIGHTS, has_random_weights
 from edgecompress.pipeline.evaluate import accuracy, batch_size
 from edgecompress.pipeline.preparation import Setting
 from edgecompress.search.contract import Choices, Costs
@@ -103,8 +104,7 @@ class Material:
     @property
     def warnings(self) -> tuple[tuple[str, str], ...]:
         """What a reader of the result should know."""
-        random = "random, as no checkpoint was given: costs are real, accuracy means nothing"
-        found = [("weights", random)] if self.loaded.random_weights else []
+        found = [("weights", RANDOM_WEIGHTS)] if has_random_weights(self.loaded) else []
         if self.unlabelled is not None:
             found.append(("report", f"none, the images of {self.unlabelled} have no labels"))
         return tuple(found)

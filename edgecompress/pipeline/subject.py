@@ -16,6 +16,7 @@ from edgecompress.data.splits import Split, Splits, image_sets, make_splits
 from edgecompress.errors import ArtefactError, ConfigError, EdgeCompressError
 from edgecompress.nets.artefact import PLAN_FILE, load, read_plan
 from edgecompress.nets.sources import load_model, zoo_entries
+from edgecompress.nets.untrained import RANDOM_WEIGHTS, has_random_weights
 
 EXPORTS = "exports"
 """Directory within a run, and of models that are in no run."""
@@ -36,6 +37,8 @@ class Subject:
     report_data: str | None
     seed: int
     """Of the run, so that calibration images are the same ones."""
+    warnings: tuple[str, ...] = ()
+    """What a reader should know of the networks; of those of a run the run says it."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ def find_subject(
     assert model is not None  # without a name a run is meant
     loaded = load_model(model, weights=weights, input_size=input_size, channels=channels, classes=classes)
     name = stem_of(loaded.ref)
-    return Subject(loaded.ref, {name: loaded.module}, Path(EXPORTS) / name, loaded.data, None, 0)
+    warnings = (f"weights: {RANDOM_WEIGHTS}",) if has_random_weights(loaded) else ()
+    return Subject(loaded.ref, {name: loaded.module}, Path(EXPORTS) / name, loaded.data, None, 0, warnings)
 
 
 def stem_of(ref: ModelRef) -> str:

@@ -20,6 +20,7 @@ def export_text(result: ExportResult) -> RenderableType:
         *lines(_inputs(result)),
         *lines([f"compared on {result.parity_images}; off by: largest difference over the largest output"]),
         *lines([f"int8 calibrated on {calibrated}"] if calibrated else []),
+        *lines(result.warnings),
         *lines(_notes(result)),
         Text.assemble("written to ", (result.directory, "bold"), ", figures in export.json"),
     )
