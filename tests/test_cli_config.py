@@ -34,6 +34,39 @@ def look() -> None:
     pass
 
 
+deep = typer.Typer()
+small.add_typer(deep, name="deep")
+
+
+@deep.command()
+def build(seed: opt.Seed = 0, config: opt.Config = None) -> None:
+    typer.echo(str(seed))
+
+
+@deep.command()
+def show() -> None:
+    pass
+
+
+def build_with(tmp_path, text):
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    return CliRunner().invoke(small, ["deep", "build", "--config", str(path)])
+
+
+def test_a_command_of_a_group_leaves_all_other_tables_alone(tmp_path):
+    text = "[build]\nseed = 3\n[show]\nx = 1\n[shrink]\nx = 1\n[look]\nx = 1\n"
+    assert build_with(tmp_path, text).stdout == "3\n"
+    check_one_line_error(build_with(tmp_path, "[deep]\nseed = 3\n"), "unknown: deep")
+
+
+def test_a_file_that_says_nothing_about_the_command_is_told_to(tmp_path):
+    result = build_with(tmp_path, '[shrink]\nmodel = "a"\n')
+    assert (result.exit_code, result.stdout) == (0, "0\n")
+    assert result.stderr.strip().endswith("settings.toml: says nothing about deep build")
+    assert build_with(tmp_path, "[build]\nseed = 3\n").stderr == ""
+
+
 def shrink_with(tmp_path, text, *args):
     path = tmp_path / "settings.toml"
     path.write_text(text)

@@ -51,6 +51,15 @@ def test_the_table_of_the_command_wins_over_the_top_and_other_tables_are_left_al
     assert load(path) == {"seed": 2, "budget": "a"}
 
 
+def test_an_option_may_be_named_like_another_command(tmp_path):
+    path, known = toml(tmp_path, 'device = "pixel4"\n[inspect]\nseed = 1\n'), {"device": str}
+    assert load_settings(path, "bench", known=known, commands=("bench", "device", "inspect")) == {
+        "device": "pixel4"
+    }
+    with pytest.raises(ConfigError, match="unknown: inspect"):
+        load(toml(tmp_path, "inspect = 3\n"))
+
+
 def test_dashes_may_be_written_as_in_flags(tmp_path):
     assert load(toml(tmp_path, 'rank-selection = "energy"\n')) == {"rank_selection": "energy"}
 

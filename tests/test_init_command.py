@@ -27,6 +27,7 @@ def test_the_file_holds_what_was_given_for_every_command():
     settings = tomllib.loads(Path("edgecompress.toml").read_text(encoding="utf-8"))
     assert set(settings) == set(COMMANDS)
     assert settings["search"] == {"model": "zoo:tiny", "data": "../tiny.npz"}
+    assert settings["recover"] == {"data": "../tiny.npz"}
     assert settings["bench"] == {"device": "pixel8"} and settings["export"] == {"data": "../tiny.npz"}
     facts = json.loads(result.stdout)["facts"]
     assert "1 layers to rewrite" in facts[0] and "1,100" in facts[1] and "Pixel 8" in facts[2]

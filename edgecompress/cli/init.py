@@ -18,7 +18,7 @@ from edgecompress.errors import ConfigError
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-COMMANDS = ("search", "compress", "prune", "export", "bench")
+COMMANDS = ("search", "compress", "prune", "recover", "export", "bench")
 """That get a table."""
 NOT_SETTINGS = frozenset({"config", "json", "help", "name", "overwrite", "runs_dir", "open", "output"})
 """Options of one call, which belong on the command line."""

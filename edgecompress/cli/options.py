@@ -32,19 +32,22 @@ def _defaults_from(path: Path, ctx: typer.Context) -> dict[str, Any]:
     known = {key: hints[name] for key, name in names.items()}
     settings = load_settings(path, str(ctx.info_name), known=known, commands=_other_commands(ctx))
     if not settings:
-        typer.echo(f"edgecompress: {path}: says nothing about {ctx.command_path.partition(' ')[2]}", err=True)
+        typer.echo(f"edgecompress: {path}: says nothing about {' '.join(_path(ctx))}", err=True)
     return {names[key]: value for key, value in settings.items()}
 
 
+def _path(ctx: typer.Context) -> list[str]:
+    """Returns what is typed for a command, as `latency` and `build`."""
+    root = ctx.find_root()
+    groups = [ctx.parent] if ctx.parent is not None and ctx.parent is not root else []
+    return [str(one.info_name) for one in (*groups, ctx)]
+
+
 def _other_commands(ctx: typer.Context) -> set[str]:
-    """Returns the names of all commands beside this one and those above it, as `build` and `latency`."""
-    found: set[str] = set()
-    own, one = set(), ctx
-    while one.parent is not None:
-        own.add(str(one.info_name))
-        one = one.parent
-        found |= set(one.command.commands) if isinstance(one.command, TyperGroup) else set()
-    return found - own
+    """Returns the names of all commands beside this one and its group."""
+    groups = [one.command for one in (ctx.find_root(), ctx.parent) if one is not None]
+    found = {name for group in groups if isinstance(group, TyperGroup) for name in group.commands}
+    return found - set(_path(ctx))
 
 
 def _key(flag: str) -> str:

@@ -23,8 +23,9 @@ def load_settings(
     """Reads what a file of settings says about one command.
 
     Keys at the top of the file are for the command being run and keys of its own table
-    (`[compress]`) win over them; the tables of other `commands` are left alone. A list may stand
-    where an option takes text: `mean = [0.5, 0.5]` is `"0.5,0.5"`.
+    (`[compress]`) win over them; the tables of other `commands` are left alone, while `device = ...` is
+    an option though a command has that name. A list may stand where an option takes text:
+    `mean = [0.5, 0.5]` is `"0.5,0.5"`.
 
     Args:
         path: A `.toml` or `.json` file, or a run directory or its `run.json`.
@@ -36,7 +37,7 @@ def load_settings(
         ConfigError: the file cannot be read, or a key or type is wrong; all faults in one line.
     """
     content = _options_of_run(_read(path), path, command)
-    others = set(commands) - {command}
+    others = {key for key, value in content.items() if key in commands and isinstance(value, dict)}
     table = content.get(command, {})
     top = {key: value for key, value in content.items() if key not in others and key != command}
     if command in known and not isinstance(table, dict):  # the option of that name, as of `search`
