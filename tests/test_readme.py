@@ -11,9 +11,12 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from test_report import text_of
 from typer.main import get_command
 
 from edgecompress.cli.main import app
+from edgecompress.devices.emulated import _worth
+from edgecompress.devices.files import load_device
 
 README = Path(__file__).parents[1] / "README.md"
 CLASSES = 12
@@ -100,6 +103,22 @@ def test_the_table_has_every_command_and_no_other():
         for inner in re.findall(r"[a-z]+", rest) or [""]
     }
     assert listed == set(all_commands())
+
+
+def test_the_commands_said_to_take_a_file_of_settings_do_and_no_others():
+    (said,) = re.findall(r"have `--config FILE.toml`(.*?)`--help`", README.read_text("utf-8"), re.DOTALL)
+    takes = {name for name, one in all_commands().items() if any("--config" in p.opts for p in one.params)}
+    assert set(re.findall(r"`([a-z ]+)`", said)) == takes
+    assert all(any("--json" in p.opts for p in one.params) for one in all_commands().values())
+
+
+def test_the_error_of_the_emulated_phone_is_the_one_that_is_printed():
+    (said,) = re.findall(r"predicted within ([0-9.]+ %) on average", README.read_text("utf-8"))
+    model = load_device("emulated-a76").count_models[0]
+    assert (model.cluster, model.dtype) == ("prime", "float32")
+    assert said == f"{100 * model.mean_error:.2f} %"
+    assert f"{said} on average" in _worth(model)
+    assert said in text_of(load_device("emulated-a76"))
 
 
 def test_every_flag_of_every_command_exists():

@@ -7,9 +7,11 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.main import get_command
 
+from edgecompress.cli.main import app
 from edgecompress.errors import ConfigError
-from edgecompress.train.timing import WINDOW, Moments, parse_timing, warm_up_epochs
+from edgecompress.train.timing import USUAL_THRESHOLDS, WINDOW, Moments, parse_timing, warm_up_epochs
 
 
 def run_epochs(trigger, epochs, *, norms=lambda epoch: [], gaps=lambda epoch: 0.0, upto=None):
@@ -143,6 +145,11 @@ def test_moments_are_those_of_all_numbers(values):
         moments.add(value)
     assert moments.mean == pytest.approx(statistics.fmean(values), abs=1e-9)
     assert moments.variance == pytest.approx(statistics.pvariance(values), rel=1e-9, abs=1e-7)
+
+
+def test_help_names_every_trigger():
+    (option,) = (one for one in get_command(app).commands["train"].params if one.name == "timing")
+    assert {one.partition(":")[0] for one in option.metavar.split("|")} == {"none", *USUAL_THRESHOLDS}
 
 
 def test_none_is_no_trigger():

@@ -70,7 +70,7 @@ def train(
     ] = None,
     scale: Annotated[str | None, typer.Option(metavar="S", help="pugd: of the first gradient.")] = None,
     timing: Annotated[
-        str, typer.Option(metavar="none|variance|gap", help="pugd: when the second pass begins.")
+        str, typer.Option(metavar="none|variance|gap|at:X", help="pugd: when the second pass begins.")
     ] = "none",
     factors: Annotated[int, typer.Option(min=1, metavar="N", help="lorita: per weight.")] = 2,
     mode: Annotated[

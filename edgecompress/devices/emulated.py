@@ -142,7 +142,7 @@ def _worth(model: CountModel) -> str:
     nets = f"{len(model.nets)} networks{' left out of the fit' if model.left_out else ''}"
     return (
         f"modelled, not timed: for {nets} the {kind} of {model.dtype} on the {model.cluster} core is off by "
-        f"{100 * model.mean_error:.1f} % on average, {100 * model.worst_error:.1f} % at worst"
+        f"{100 * model.mean_error:.2f} % on average, {100 * model.worst_error:.2f} % at worst"
     )
 
 

@@ -57,7 +57,6 @@ PROGRAMS = {
     "adb": ("adb", "measuring on Android phones"),
     "qemu-aarch64": ("qemu-user", "`device prepare emulated-a76`: counting ARM instructions"),
     "aarch64-linux-gnu-gcc": ("gcc-aarch64-linux-gnu", "`device prepare`: the runner for ARM boards"),
-    "chromium": ("chromium", "pictures of HTML reports; not used yet"),
 }
 """Programs: the Debian package that brings them, and what for."""
 

@@ -80,7 +80,7 @@ def _models(device: Device) -> Iterator[str]:
 
 def _errors(model: CountModel) -> str:
     errors = (model.mean_error, model.median_error, model.worst_error)
-    shares = " ".join(f"{100 * error:4.1f} %" for error in errors)
+    shares = " ".join(f"{100 * error:5.2f} %" for error in errors)
     nets = f"{len(model.nets)} networks{' left out of the fit' if model.left_out else ''}"
     return f"{shares}  {nets}{', provisional' if model.provisional else ''}"
 

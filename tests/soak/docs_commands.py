@@ -64,6 +64,7 @@ REPLACED = {
     r"bench RUN": "bench runs/exported",
     r"resume NAME": "resume killed",
     r"runs/NAME/": "runs/topology-001/",
+    r"half-energy": "energy",
 }
 """What stands for something of the reader's."""
 

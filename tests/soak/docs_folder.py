@@ -61,11 +61,16 @@ def _write_exported_run(directory: Path) -> None:
     exported_run(directory.parent, ["dense.tflite", "compressed.tflite"], name=directory.name)
 
 
+def _write_board(file: Path) -> None:
+    shutil.copy(HOME / "devices" / "rpi5.toml", file)
+
+
 def _write_binary(file: Path) -> None:
     shutil.copy(BENCHMARK_MODEL, file)
 
 
 STAND_INS: dict[str, Callable[[Path], object]] = {
+    "my_board.toml": _write_board,
     "my_net.py": _write_net,
     "my_net.safetensors": _write_own_weights,
     "resnet20.pth": _write_weights("zoo:resnet20"),

@@ -80,7 +80,7 @@ def _penalise(weights: Sequence[Tensor], strength: float) -> Tensor:
 
 METHOD = TrainMethod(
     "bsconv-s",
-    "the same with two 1 x 1 layers, the first of them kept near orthonormal",
+    "blueprint separable: two 1 x 1, the first near orthonormal, then depthwise",
     "Haase and Amthor, CVPR 2020",
     begin,
 )
