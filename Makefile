@@ -2,7 +2,7 @@
 # make test         sets up .venv with the development tools, then runs linters, type check and all tests
 # make lint         linters and type check only
 # make fuzz         reads 100,000 damaged files of every format; takes about ten minutes of one core
-# make kills        kills commands at 50 random moments and lets them go on
+# make kills        kills commands at 60 random moments and lets them go on
 # make docs         runs every command of the README and of docs/; takes a quarter of an hour of one core
 # make memory       measures the memory of large networks against ceilings; takes twenty minutes of one core
 # make audit        looks for known faults of dependencies, which needs a network, and lists their licences
@@ -29,7 +29,7 @@ AUDITOR := $(VENV)/auditor
 PIXEL4_MODELS := fashion_resnet fashion_vit resnet20 resnet56 resnet18 mobilenet_v2 efficientnet_lite0
 
 FUZZ_INPUTS ?= 100000
-KILLS       ?= 50
+KILLS       ?= 60
 
 .PHONY: quickstart test lint fuzz kills docs memory audit clean debian-packages arm-wheel pixel4-table packages
 

@@ -22,12 +22,14 @@ def small():
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 4),
     )
 """
-TIMES = frozenset({"seconds", "created", "sha256", "spent_s"})
+TIMES = frozenset({"seconds", "minutes", "created", "sha256", "spent_s"})
 """What a record says of the clock. Hashes cover it; what they are hashes of is compared itself."""
 RUN = Path("runs/it")
 WORK = Path("runs/.it.work")
 TABLE = Path("table.json")
 EXPORTS = Path("exports")
+RECOVERED = Path("runs/recover-fashion_resnet-001")
+"""Named by the command itself."""
 UNKNOWN = "is not an unfinished run"
 FINISHED = "is finished"
 Words = tuple[str, ...]
@@ -45,6 +47,8 @@ class Case:
     """How many finished steps a killed one has left in its folder; what is looked at after a kill."""
     resumes: bool = False
     """Whether `edgecompress resume` goes on with it; else the same command does."""
+    first: Words = ()
+    """A command that makes what this one needs."""
 
 
 def _files_in(work: Path, suffix: str = "") -> Callable[[Path], int]:
@@ -93,6 +97,21 @@ CASES = (
         resumes=True,
     ),
     Case(
+        "recover",
+        (
+            *("recover", "base", "--steps", "16", "--training-images", "128", "--selection-images", "16"),
+            *("--report-images", "16", "--batch-images", "16"),
+        ),
+        RECOVERED,
+        _files_in(Path(f"runs/.{RECOVERED.name}.work")),
+        resumes=True,
+        first=(
+            *("compress", "zoo:fashion_resnet", "--factors", "plain", "--no-refit", "--no-local-search"),
+            *("--calibration-images", "16", "--selection-images", "16", "--report-images", "16"),
+            *("--budget", "macs=60%", "--name", "base"),
+        ),
+    ),
+    Case(
         "synthesize",
         (
             *("synthesize", "zoo:fashion_resnet", "--images", "12", "--batch-images", "2"),
@@ -138,7 +157,7 @@ def make_folder(base: Path, name: str) -> Path:
 def next_words(case: Case, said: str | None) -> Words | None:
     """Returns what a user types next, after what the command before said; None: it is all done."""
     if case.resumes and said is None:
-        return ("resume", RUN.name)
+        return ("resume", case.result.name)
     if said is not None and FINISHED in said:
         return None
     return case.words

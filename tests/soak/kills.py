@@ -1,6 +1,6 @@
 """Kills commands at random moments, lets them go on, and compares what they make with the undisturbed.
 
-    python tests/soak/kills.py --moments 50 --json
+    python tests/soak/kills.py --moments 60 --json
 
 Every moment is a fresh start in an empty folder: a process that runs the command, and all it has started,
 are killed (SIGKILL) after it has computed for a time drawn evenly from nothing to what the undisturbed
@@ -104,7 +104,7 @@ class Row:
 def main() -> int:
     """Kills all commands asked for and prints a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--moments", type=int, default=50, help="in all, dealt out evenly")
+    parser.add_argument("--moments", type=int, default=60, help="in all, dealt out evenly")
     parser.add_argument("--only", nargs="*", help="commands; all of them by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
@@ -121,19 +121,27 @@ def _row(case: Case, moments: int, seed: int, base: Path, environment: Environme
     if reason := reason_to_leave_out(case):
         return Row(case.name, 0.0, faults=(reason,))
     base = base / case.name.replace(" ", "-")
-    whole, rng = make_folder(base, "whole"), random.Random(f"{seed} {case.name}")
+    whole, rng = _folder(case, base, "whole", environment), random.Random(f"{seed} {case.name}")
     _call(case.words, whole, environment)
     _load_as(whole)
-    row = Row(case.name, round(_call(case.words, make_folder(base, "again"), environment), 2))
-    if found(case, whole) != found(case, base / "again"):
+    again = _folder(case, base, "again", environment)
+    row = Row(case.name, round(_call(case.words, again, environment), 2))
+    if found(case, whole) != found(case, again):
         row.faults += ("undisturbed, it gives another result the second time",)
     while row.killed < moments:
-        folder = make_folder(base, f"{row.killed:03d}-{rng.randrange(10**9)}")
+        folder = _folder(case, base, f"{row.killed:03d}-{rng.randrange(10**9)}", environment)
         moment = _moment(case, folder, whole, rng.uniform(0, row.seconds), environment)
         if moment is not None:
             row.add(moment)
             print(f"{case.name}: {moment}", file=sys.stderr, flush=True)
     return row
+
+
+def _folder(case: Case, base: Path, name: str, environment: Environment) -> Path:
+    folder = make_folder(base, name)
+    if case.first:
+        _call(case.first, folder, environment)
+    return folder
 
 
 def _moment(case: Case, folder: Path, whole: Path, at_s: float, environment: Environment) -> Moment | None:
