@@ -95,7 +95,9 @@ def test_too_few_images_are_refused_before_anything_is_done(tmp_path):
 def test_what_is_no_run_is_refused(tmp_path):
     fails(ArtefactError, "holds no plan.json", model=str(tmp_path))
     fails(ArtefactError, "holds no run", model=None, runs_dir=tmp_path)
-    fails(ConfigError, "no-such-run", model="no-such-run", runs_dir=tmp_path)
+    said = ("no-such-run: there is no such run in", "models have a prefix")
+    fails(ArtefactError, *said, model="no-such-run", runs_dir=tmp_path)
+    fails(ConfigError, "hub:resnet20: prefix", model="hub:resnet20", runs_dir=tmp_path)
 
 
 @pytest.mark.usefixtures("no_work")

@@ -446,7 +446,7 @@ def test_scores_are_listed():
         ("100%", "below 100%"),
         ("1.0", "below 100%"),
         ("140%", "below 100%"),
-        ("40", "below 100%"),
+        ("40", "did you mean 40%?"),
         ("-20%", "not understood"),
         ("nan", "not understood"),
         ("inf", "not understood"),

@@ -261,6 +261,11 @@ def test_a_network_that_does_not_run_on_its_input_is_explained(file):
     text = refused(ModelError, str(file), channels=1, input_size=(16, 16))
     assert "does not run on a 16x16 image of 1 channels: RuntimeError" in text
     assert "line 13 of my_net.py" in text
+    assert text.endswith("pass what it takes as --input-size and --channels")
+    fixed = write(
+        file.parent / "fixed.py", "from torch import nn\n\ndef model():\n    return nn.Linear(96, 5)\n"
+    )
+    assert "--input-size (224x224 by default)" in refused(ModelError, str(fixed))
 
 
 @pytest.mark.parametrize(

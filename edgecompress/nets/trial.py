@@ -12,6 +12,8 @@ from edgecompress.core.types import Preprocess
 from edgecompress.errors import ModelError
 from edgecompress.nets.user_code import USER_CODE_ERRORS, describe
 
+USUAL_SIZE = (224, 224)
+"""Of the user's own networks, where nothing else is said."""
 _READ_THEIR_LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Modules that use the weights of the linear layers in them without calling those layers."""
 
@@ -42,7 +44,9 @@ def run_once(network: nn.Module, preprocess: Preprocess, *, source: str) -> Tria
             output = network(image)
     except USER_CODE_ERRORS as error:
         shape = f"{height}x{width} image of {channels} channels"
-        raise ModelError(f"{source}: does not run on a {shape}: {describe(error)}") from error
+        usual = " (224x224 by default)" if preprocess.size == USUAL_SIZE else ""
+        hint = f"pass what it takes as --input-size{usual} and --channels"
+        raise ModelError(f"{source}: does not run on a {shape}: {describe(error)}; {hint}") from error
     finally:
         for handle in handles:
             handle.remove()

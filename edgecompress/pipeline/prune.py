@@ -167,7 +167,8 @@ def parse_share(text: str, *, flag: str) -> float:
         raise ConfigError(f"{flag} {text!r}: not understood; write 40% or 0.4")
     share = float(match[1]) / (100 if match[2] else 1)
     if not 0 < share < 1:
-        raise ConfigError(f"{flag} {text!r}: the share that goes must be above 0 and below 100%")
+        meant = f"; did you mean {match[1]}%?" if not match[2] and 1 < share < 100 else ""
+        raise ConfigError(f"{flag} {text!r}: the share that goes must be above 0 and below 100%{meant}")
     return share
 
 

@@ -17,6 +17,7 @@ from edgecompress.errors import ArtefactError, ConfigError, EdgeCompressError
 from edgecompress.nets.artefact import PLAN_FILE, load, read_plan
 from edgecompress.nets.sources import load_model, zoo_entries
 from edgecompress.nets.untrained import RANDOM_WEIGHTS, has_random_weights
+from edgecompress.nets.weights import PICKLE_SUFFIXES, SAFETENSORS_SUFFIX
 
 EXPORTS = "exports"
 """Directory within a run, and of models that are in no run."""
@@ -98,6 +99,11 @@ def run_meant(model: str | None, runs_dir: Path) -> Path | None:
             return path
     if Path(model).is_dir():
         raise ArtefactError(f"{model}: holds no {PLAN_FILE}; it is not a run that can be exported")
+    if ":" not in model and Path(model).suffix not in (".py", *PICKLE_SUFFIXES, SAFETENSORS_SUFFIX):
+        raise ArtefactError(
+            f"{model}: there is no such run in {runs_dir}, and models have a prefix, as zoo:resnet20; "
+            "`edgecompress runs` and `edgecompress list models` name what there is"
+        )
     return None
 
 
