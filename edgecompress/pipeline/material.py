@@ -131,7 +131,7 @@ def _splits(loaded: LoadedModel, wanted: ImageOptions, *, needed: bool) -> tuple
         if needed:
             raise ConfigError(
                 f"{loaded.ref.source}: no images to calibrate with; pass --data, "
-                "or --factors plain --no-refit --no-local-search --batch-norm keep"
+                "or --factors plain --no-refit --batch-norm keep, and for compress --no-local-search"
             )
         return None, None
     preprocess = loaded.ref.preprocess
