@@ -111,7 +111,7 @@ def _table(board: Board) -> Iterator[str]:
     )
     yield ""
     minutes = next((one.trained["minutes"] for one in board.entries if one.trained is not None), None)
-    trained = "" if minutes is None else f" trained {minutes:g} min |"
+    trained = "" if minutes is None else f" trained 2 x {minutes:g} min |"
     yield f"| point | method | used as | ms (99 % interval) | of dense | MACs | top-1 % |{trained}"
     yield "|---" * (7 if minutes is None else 8) + "|"
     for one in board.entries:
