@@ -28,7 +28,7 @@ RUN = Path("runs/it")
 WORK = Path("runs/.it.work")
 TABLE = Path("table.json")
 EXPORTS = Path("exports")
-RECOVERED = Path("runs/recover-fashion_resnet-001")
+RECOVERED = Path("runs/recover-base-001")
 """Named by the command itself."""
 UNKNOWN = "is not an unfinished run"
 FINISHED = "is finished"

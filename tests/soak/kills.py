@@ -123,6 +123,7 @@ def _row(case: Case, moments: int, seed: int, base: Path, environment: Environme
     base = base / case.name.replace(" ", "-")
     whole, rng = _folder(case, base, "whole", environment), random.Random(f"{seed} {case.name}")
     _call(case.words, whole, environment)
+    assert found(case, whole), f"{case.name}: made nothing that could be compared"
     _load_as(whole)
     again = _folder(case, base, "again", environment)
     row = Row(case.name, round(_call(case.words, again, environment), 2))
