@@ -241,7 +241,7 @@ def test_weights_that_are_not_numbers_are_refused(place, tmp_path, options):
 
 
 def test_without_images_only_what_needs_none_is_possible(place, tmp_path):
-    assert "pass --data" in refused(ConfigError, place, tmp_path, data=None)
+    assert "pass --data, or --factors plain" in refused(ConfigError, place, tmp_path, data=None)
     for still_on in TURN_OFF:
         rest = {key: value for key, value in TURN_OFF.items() if key != still_on}
         refused(ConfigError, place, tmp_path, data=None, **rest)

@@ -444,6 +444,12 @@ def test_gradient_searches_of_several_rounds_do_not_mix_their_checkpoints(device
 )
 def test_wrong_input_is_one_line_and_leaves_nothing(args, parts):
     check_one_line_error(run("search", *COMMON, *args), *parts)
+
+
+def test_without_images_it_names_no_flags_that_would_not_help():
+    result = run("search", "-m", "zoo:resnet18", "--factors", "plain", "--no-refit", "--batch-norm", "keep")
+    check_one_line_error(result, "no images to calibrate with; pass --data")
+    assert "--factors" not in result.stderr
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 

@@ -77,7 +77,13 @@ def compress(
         model, weights=weights, classes=classes, input_size=input_size, channels=channels, mean=mean, std=std
     )
     images = ImageOptions(data, report_data, calibration_images, selection_images, report_images, seed)
-    material = gather(loaded, chosen_layers(loaded, layers), images, images_needed=recipe.needs_images)
+    material = gather(
+        loaded,
+        chosen_layers(loaded, layers),
+        images,
+        images_needed=recipe.needs_images,
+        otherwise=", or --factors plain --no-refit --no-local-search --batch-norm keep",
+    )
     _check_needed(budget, limit, material)
     with create_run(
         runs_dir,

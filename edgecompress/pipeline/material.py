@@ -111,28 +111,34 @@ class Material:
 
 
 def gather(
-    loaded: LoadedModel, names: tuple[str, ...], images: ImageOptions, *, images_needed: bool
+    loaded: LoadedModel,
+    names: tuple[str, ...],
+    images: ImageOptions,
+    *,
+    images_needed: bool,
+    otherwise: str = "",
 ) -> Material:
     """Returns a model with its layers of these names, and images.
+
+    `otherwise` is what a command can do without images, as the end of the error.
 
     Raises:
         ConfigError: images are needed and there are none.
         DataError: they are too few, or are not of the model's classes.
     """
     layers, unfit = find_layers(loaded.module, names, loaded.ref.input_shape)
-    splits, unlabelled = _splits(loaded, images, needed=images_needed)
+    splits, unlabelled = _splits(loaded, images, needed=images_needed, otherwise=otherwise)
     return Material(loaded, layers, unfit, splits, unlabelled)
 
 
-def _splits(loaded: LoadedModel, wanted: ImageOptions, *, needed: bool) -> tuple[Splits | None, str | None]:
+def _splits(
+    loaded: LoadedModel, wanted: ImageOptions, *, needed: bool, otherwise: str
+) -> tuple[Splits | None, str | None]:
     """Returns the images, and which ones are not reported on because they have no labels."""
     spec = wanted.data or loaded.data
     if spec is None:
         if needed:
-            raise ConfigError(
-                f"{loaded.ref.source}: no images to calibrate with; pass --data, "
-                "or --factors plain --no-refit --batch-norm keep, and for compress --no-local-search"
-            )
+            raise ConfigError(f"{loaded.ref.source}: no images to calibrate with; pass --data{otherwise}")
         return None, None
     preprocess = loaded.ref.preprocess
     source = open_source(spec, preprocess)
