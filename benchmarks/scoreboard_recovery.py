@@ -59,7 +59,8 @@ def recovered(network: nn.Module, scene: Scene, minutes: float) -> Recovered:
         steps[name] = steps_within(minutes, (time.process_time() - start) / PACE_STEPS)
         found[name] = _fitted(network, scene, training, steps[name], judge)
     best = max(found, key=lambda name: found[name].best_score or 0.0)
-    return Recovered(found[best].module, best if found[best].best_epoch else AS_IT_WAS, steps)
+    module = found[best].module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return Recovered(module, best if found[best].best_epoch else AS_IT_WAS, steps)
 
 
 def steps_within(minutes: float, pace_s: float) -> int:

@@ -117,6 +117,16 @@ def test_the_network_is_left_alone_and_shares_nothing_with_the_copy(build, shape
     assert own.isdisjoint(tensor.untyped_storage().data_ptr() for tensor in ready.state_dict().values())
 
 
+@torch.no_grad()
+def test_weights_that_lie_channels_last_are_laid_out_as_converters_read_them():
+    network = lively(small_net()).to(memory_format=torch.channels_last)
+    assert not all(one.is_contiguous() for one in network.parameters())
+    ready = export_ready(network, INPUT_SHAPE)
+    assert all(one.is_contiguous() for one in ready.parameters())
+    batch = images(4)
+    torch.testing.assert_close(ready(batch), network(batch), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("build", "shape"), NETWORKS.values(), ids=NETWORKS)
 @torch.no_grad()
 def test_a_network_that_is_ready_stays_as_it_is(build, shape):

@@ -39,6 +39,8 @@ def export_ready(network: nn.Module, input_shape: tuple[int, int, int]) -> nn.Mo
     tensor with the network, which is left alone.
     """
     ready = copy.deepcopy(network).eval()
+    # litert-torch takes weights as they lie in memory, and writes channels-last ones in the wrong order
+    ready.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     exchange_(ready, {module: nn.Identity() for module in ready.modules() if _is_dropout(module)})
     rewrite_attention_(ready, input_shape)
     fold_batch_norms_(ready, input_shape)
