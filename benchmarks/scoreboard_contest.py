@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from scoreboard_answers import judged
 from scoreboard_journal import Journal, Row, command
 from scoreboard_knob import Trial, fitting, foretold, turn
 from scoreboard_measure import Stopwatch
@@ -18,6 +19,7 @@ from scoreboard_scene import Scene, table_for
 from torch import nn
 
 from edgecompress.errors import BudgetError, ExportError
+from edgecompress.pipeline.evaluate import batch_size
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ class Contest:
         return self.trials[key]
 
     def _judged(self, network: nn.Module) -> Row:
-        top1, images = self.scene.top1(network), len(self.scene.report)
-        return {"top1": top1, "images": images, **self.scene.sizes(network)}
+        size = batch_size(self.scene.shape)
+        return judged(network.eval(), self.scene.report, size) | self.scene.sizes(network)
 
     def _as_it_is(self, method: str, point: float | None) -> Row:
         if method == DENSE:
@@ -132,7 +134,7 @@ class Contest:
     def _in_int8(self, network: nn.Module, method: str, point: float | None) -> Row:
         file = self.watch.file(method if point is None else f"{method}-{point:g}")
         self.watch.write_int8(network, file)
-        return self._judged(network) | {"top1": self.watch.top1_of_file(file)}
+        return self.scene.sizes(network) | self.watch.judged(file)
 
     def _network(self, method: str, point: float | None) -> nn.Module | None:
         """Returns the network of a row that was written before, made again; None: there is none."""
@@ -182,5 +184,5 @@ class Contest:
         if method == OURS and OURS_INT8 in self.scene.options.methods:
             file = self.watch.file(f"{OURS_INT8}-{point:g}-trained")
             self.watch.write_int8(trained, file)
-            row = self._judged(trained) | {"top1": self.watch.top1_of_file(file)}
+            row = self.scene.sizes(trained) | self.watch.judged(file)
             self.journal.add(about | {"method": OURS_INT8} | row | told | {"repeat": repeat})

@@ -7,11 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import torch
+from scoreboard_answers import judged
+from scoreboard_journal import Row
 from scoreboard_scene import RUNTIMES, Runtime, Scene, work_folder
 from torch import nn
 
@@ -131,22 +132,17 @@ class Stopwatch:
         names = (first.file.name, other.file.name)
         return 1 / compare(first.bursts, other.bursts, names=names, paired=True).speedup
 
-    def top1_of_file(self, file: Path) -> float:
-        """Returns the percentage of report images a file answers rightly, as its runtime computes it."""
-        right, seen = 0, 0
-        for images, labels in self.scene.report.batches(256):
-            assert labels is not None  # report images have them
-            right += int((self.kind.run(file, images).argmax(1) == labels).sum())
-            seen += len(labels)
-        return 100 * right / seen
+    def judged(self, file: Path) -> Row:
+        """Returns how good a file's answers to the report images are, as its runtime computes them."""
+        return judged(partial(self.kind.run, file), self.scene.report, 256)
 
-    def measured(self, files: Sequence[Path], preset: str) -> list[dict[str, Any]]:
+    def measured(self, files: Sequence[Path], preset: str) -> list[Row]:
         """Measures the dense file and all others in turns, in one run; returns what is known of each."""
         paths = [str(one) for one in (self.dense, *files)]
         return _figures(bench(paths, device=self.place.device, preset=preset, timeout_s=1200.0))
 
 
-def _figures(result: BenchResult) -> list[dict[str, Any]]:
+def _figures(result: BenchResult) -> list[Row]:
     (found,) = result.benches
     shares: list[tuple[float, float, float]] = [(1.0, 1.0, 1.0)]
     for one in found.comparisons:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from scoreboard_answers import difference, half_width
 from scoreboard_journal import Row
 from scoreboard_names import COMPRESSED, DENSE, INT8, METHODS, OURS, OURS_INT8
 
@@ -157,21 +157,17 @@ def _percent(row: Row) -> str:
     return f"{row['top1']:.2f} ± {half_width(row['top1'], row['images']):.2f}"
 
 
-def half_width(top1: float, images: int) -> float:
-    """Returns half of the 95 % interval of a percentage of so many images (Agresti and Coull)."""
-    z = 1.96
-    tried = images + z * z
-    share = (top1 / 100 * images + z * z / 2) / tried
-    return float(100 * z * (share * (1 - share) / tried) ** 0.5)
-
-
 def _first(entries: Sequence[Entry], *, trained: bool) -> Entry | None:
     known = [one for one in entries if not trained or one.trained is not None]
     return max(known, key=lambda one: _score(one, trained=trained), default=None)
 
 
 def _score(one: Entry, *, trained: bool) -> float:
-    found = one.trained_top1 if trained else one.top1
+    return float(_row(one, trained=trained)["top1"])
+
+
+def _row(one: Entry, *, trained: bool) -> Row:
+    found = one.trained if trained else one.made
     assert found is not None  # asked of those that have it
     return found
 
@@ -195,17 +191,12 @@ def _standing(board: Board, point: float, *, trained: bool) -> str:
     if ours is None or not others:
         return f"{when} there is nothing to compare."
     best = max(others, key=lambda one: _score(one, trained=trained))
-    lead = _score(ours, trained=trained) - _score(best, trained=trained)
-    doubt = "" if abs(lead) > _chance(ours, best) else ", which may be chance"
-    if lead > 0:
-        return f"{when} ours is first, by {lead:.2f} points before {best.method}{doubt}."
-    return f"{when} **ours is not first**: {best.method} is {-lead:.2f} points better{doubt}."
-
-
-def _chance(one: Entry, other: Entry) -> float:
-    """Returns which difference of two networks on other images would be within the 95 % interval."""
-    parts = [half_width(each.top1, each.made["images"]) for each in (one, other)]
-    return math.hypot(*parts)
+    lead = difference(_row(ours, trained=trained), _row(best, trained=trained))
+    told = f"{abs(lead.points):.2f} ± {lead.half_width:.2f} points"
+    doubt = ", which may be chance" if lead.may_be_chance else ""
+    if lead.points > 0:
+        return f"{when} ours is first, by {told} before {best.method}{doubt}."
+    return f"{when} **ours is not first**: {best.method} is {told} better{doubt}."
 
 
 def _over(board: Board, point: float) -> list[str]:

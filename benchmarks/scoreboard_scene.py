@@ -12,12 +12,11 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from edgecompress.core.latency_table import TableFormat
-from edgecompress.core.progress import NO_PROGRESS
 from edgecompress.data.splits import Split
 from edgecompress.errors import ConfigError
 from edgecompress.nets.profile import profile, total_macs, total_params
 from edgecompress.nets.sources import LoadedModel, load_model
-from edgecompress.pipeline.evaluate import accuracy, batch_size, divergences, log_probabilities
+from edgecompress.pipeline.evaluate import batch_size, divergences, log_probabilities
 from edgecompress.pipeline.material import ImageOptions, Material, gather
 
 CALIBRATION, SELECTION = 448, 64
@@ -196,11 +195,6 @@ class Scene:
     def distance(self, network: nn.Module) -> float:
         """Returns how far a network's answers are from the dense one's, on the selection images."""
         return float(divergences(network, self.selection, self.answers).mean())
-
-    def top1(self, network: nn.Module) -> float:
-        """Returns the percentage of report images that are answered rightly."""
-        size = batch_size(self.shape)
-        return accuracy(network, self.report, size=size, progress=NO_PROGRESS, what="report").top1
 
     def sizes(self, network: nn.Module) -> dict[str, float]:
         """Returns what is left of the MACs and parameters."""
