@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scoreboard_journal import Row
 from torch import Tensor
 
@@ -42,12 +44,12 @@ def judged(answer: Callable[[Tensor], Tensor], split: Split, size: int) -> Row:
     return {"top1": 100 * float(right.mean()), "images": len(right), "right": packed(right)}
 
 
-def packed(right: np.ndarray) -> str:
+def packed(right: NDArray[np.bool_]) -> str:
     """Returns a bit per image as text."""
     return base64.b64encode(np.packbits(right).tobytes()).decode()
 
 
-def unpacked(text: str, images: int) -> np.ndarray:
+def unpacked(text: str, images: int) -> NDArray[np.bool_]:
     """Returns what `packed` was given."""
     return np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=images).astype(bool)
 
@@ -56,17 +58,19 @@ def difference(one: Row, other: Row) -> Difference:
     """Returns how much better the first of two rows is.
 
     What counts are the images only one of the two answers rightly (McNemar). One such image more of each kind
-    keeps the interval from vanishing where there are none (Agresti and Min). Rows that do not say which images
-    they are about are taken to be about different ones.
+    keeps the interval from vanishing where there are none (Agresti and Min). Rows that do not say which
+    images they answer rightly are taken to be about different ones.
     """
     points = one["top1"] - other["top1"]
     if "right" not in one or "right" not in other:
-        return Difference(points, float(np.hypot(*(half_width(row["top1"], row["images"]) for row in (one, other)))))
+        return Difference(
+            points, math.hypot(*(half_width(row["top1"], row["images"]) for row in (one, other)))
+        )
     first, second = (unpacked(row["right"], row["images"]) for row in (one, other))
     gained, lost = int((first & ~second).sum()) + 1, int((second & ~first).sum()) + 1
     images = len(first) + 4
-    error = np.sqrt(gained + lost - (gained - lost) ** 2 / images) / images
-    return Difference(points, float(100 * Z * error))
+    error = math.sqrt(gained + lost - (gained - lost) ** 2 / images) / images
+    return Difference(points, 100 * Z * error)
 
 
 def half_width(top1: float, images: int) -> float:

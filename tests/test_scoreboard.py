@@ -7,8 +7,11 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from edgecompress.errors import ConfigError
@@ -168,12 +171,12 @@ def said(page, *args, **more):
 
 def test_the_first_is_named_with_its_lead(page):
     (told,) = said(page, DENSE | GOOD)
-    assert "ours is first" in told and "21.00 points before LR-S2" in told and "chance" not in told
+    assert "ours is first" in told and "21.00 ± 1.06 points before LR-S2" in told and "chance" not in told
 
 
 def test_it_is_said_where_ours_is_not_first(page):
     (told,) = said(page, DENSE | GOOD | {("torch-pruning", 0.75): (0.74, 91.2)})
-    assert "ours is not first" in told and "torch-pruning is 0.20 points better" in told
+    assert "ours is not first" in told and "torch-pruning is 0.20 ± 0.79 points better" in told
     assert "may be chance" in told
 
 
@@ -181,7 +184,7 @@ def test_training_has_an_order_of_its_own(page):
     trained = {("ours", 0.75): 91.5, ("LR-S2", 0.75): 91.9}
     before, after = said(page, DENSE | GOOD, trained=trained)
     assert "ours is first" in before
-    assert "trained **ours is not first**: LR-S2 is 0.40" in after.replace(",", "")
+    assert "trained **ours is not first**: LR-S2 is 0.40 ± 0.77 points" in after.replace(",", "")
 
 
 def test_what_int8_alone_does_is_said(page):
@@ -218,6 +221,60 @@ def test_the_interval_of_a_percentage_is_that_of_its_images(page):
     assert page.half_width(50.0, 10_000) == pytest.approx(0.98, abs=0.01)
     assert page.half_width(90.0, 500) == pytest.approx(2.63, abs=0.1)
     assert page.half_width(100.0, 500) > 0
+
+
+# Two networks on the same images
+
+
+@pytest.fixture(scope="module")
+def answers(found_by_name):
+    return importlib.import_module("scoreboard_answers")
+
+
+def answered(answers, right):
+    return {"top1": 100 * right.mean(), "images": len(right), "right": answers.packed(right)}
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=50))
+def test_which_images_were_right_is_read_back(answers, right):
+    packed = answers.packed(np.array(right))
+    assert answers.unpacked(packed, len(right)).tolist() == right
+
+
+def test_networks_that_differ_on_few_images_are_told_apart(answers):
+    worse = np.arange(10_000) < 9_000
+    better = np.arange(10_000) < 9_030
+    found = answers.difference(answered(answers, better), answered(answers, worse))
+    assert found.points == pytest.approx(0.3) and not found.may_be_chance
+    unpaired = answers.difference({"top1": 90.3, "images": 10_000}, answered(answers, worse))
+    assert unpaired.may_be_chance and unpaired.half_width == pytest.approx(0.83, abs=0.02)
+
+
+def test_the_interval_of_a_difference_holds_as_often_as_it_says(answers):
+    draw, hits = np.random.default_rng(0), 0
+    for _ in range(1000):
+        one = draw.random(800) < 0.9
+        other = np.where(draw.random(800) < 0.1, draw.random(800) < 0.7, one)  # of one in ten it thinks anew
+        found = answers.difference(answered(answers, one), answered(answers, other))
+        hits += abs(found.points - 100 * 0.1 * (0.9 - 0.7)) <= found.half_width
+    assert 925 <= hits <= 975
+
+
+def test_equal_networks_differ_by_chance(answers):
+    same = np.arange(300) % 3 > 0
+    found = answers.difference(answered(answers, same), answered(answers, same))
+    assert found.points == 0 and found.may_be_chance and found.half_width > 0
+
+
+def test_a_lead_is_judged_image_by_image(answers, page):
+    rows = lines(DENSE | GOOD | {("torch-pruning", 0.75): (0.74, 90.8)})
+    assert "may be chance" in page.statements(page.boards(rows)[0])[0]
+    right = {"ours": np.arange(10_000) < 9_100, "torch-pruning": np.arange(10_000) < 9_080}
+    for one in rows:
+        if one["kind"] == "network" and one["method"] in right:
+            one["right"] = answers.packed(right[one["method"]])
+    (told,) = page.statements(page.boards(rows)[0])
+    assert "by 0.20 ± 0.09 points" in told and "may be chance" not in told
 
 
 def test_the_picture_shows_every_network(found_by_name, page, tmp_path):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from edgecompress.latency.lookup import make_lookup
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.sources import load_model
 from edgecompress.pipeline import search_drop, search_loop, strategies
+from edgecompress.pipeline.latency_costs import clock_warnings, read_clock
 from edgecompress.pipeline.latency_files import read_table, table_heading
 from edgecompress.pipeline.search import search
 from edgecompress.pipeline.search_loop import CLOSE
@@ -188,6 +190,17 @@ def test_a_table_of_two_such_files_or_none_is_refused(folder, sources):
     _moved(folder, *sources)
     result = run("search", *COMMON, *QUICK, "--latency-table", "moved.json")
     check_one_line_error(result, "is not calibrated for", sources[0])
+
+
+def test_a_table_made_on_a_busy_device_is_called_that(folder):
+    loaded = load_model(SOURCE, input_size=SIZE)
+    clock = read_clock("t.json", loaded, ())
+    assert clock_warnings(clock) == clock_warnings(None) == ()
+    (timing,) = clock.calibration.timings
+    slow = timing.model_copy(update={"measured_ms": 2 * timing.measured_ms})
+    busy = clock.calibration.model_copy(update={"timings": (slow,)})
+    ((subject, said),) = clock_warnings(replace(clock, calibration=busy))
+    assert subject == "latency table" and "off by 50 %" in said and "idle" in said
 
 
 def test_the_front_is_from_the_fastest_to_the_dense_model():

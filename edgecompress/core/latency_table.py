@@ -77,6 +77,21 @@ class Calibration(Record):
         """Returns the milliseconds of the network with these blocks."""
         return self.scale * blocks_ms + self.per_megabyte_ms * weight_megabytes + self.rest_ms
 
+    @property
+    def fit_error(self) -> float:
+        """How far off it is for the plans it was fitted on, on average, as an absolute share."""
+        errors = [abs(one.error) for one in self.timings if one.fitted]
+        return sum(errors) / max(len(errors), 1)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether whole networks took what sums of blocks cannot explain, as on a device that was busy."""
+        return self.fit_error > DOUBTFUL
+
+
+DOUBTFUL = 0.1
+"""Error of a fit above which figures cannot be right: a quiet device comes to 1 or 2 percent."""
+
 
 def _no_path(name: str) -> str:
     if "/" in name or "\\" in name or name.endswith(".toml"):

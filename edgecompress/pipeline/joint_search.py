@@ -29,6 +29,7 @@ from edgecompress.pipeline.joint_result import (
     named_changes,
 )
 from edgecompress.pipeline.joint_trial import choose_by_trial, on_one_scale, trial_divergence
+from edgecompress.pipeline.latency_costs import clock_warnings
 from edgecompress.pipeline.narrowed import Narrowable, Narrowed
 from edgecompress.pipeline.narrowed_costs import shapes_of
 from edgecompress.pipeline.preparation import Offer, prepare
@@ -98,7 +99,12 @@ def searched_jointly(
         front_shown=job.front,
         slower=offered.slower,
         split=material.split,
-        steps=(*material.warnings, *(("note", one) for one in told.notes), *last.network.steps),
+        steps=(
+            *material.warnings,
+            *clock_warnings(job.clock),
+            *(("note", one) for one in told.notes),
+            *last.network.steps,
+        ),
         seconds={stage: round(value, 3) for stage, value in seconds.items()},
     )
     return result, last.network.module

@@ -219,7 +219,9 @@ def _network_seconds(work: _Work) -> float:
 
 
 def _uncalibrated(work: _Work, table: LatencyTable | None) -> list[Network]:
-    done = {(one.network, one.input_shape) for one in table.calibrations} if table else set()
+    """Returns the networks to measure whole: new ones, and those that were measured on a busy device."""
+    found = table.calibrations if table else ()
+    done = {(one.network, one.input_shape) for one in found if not one.is_doubtful}
     return [one for one in work.networks if (one.name, one.ref.input_shape) not in done]
 
 
@@ -267,7 +269,9 @@ def _calibrated(
         calibrate(bench, journal, lookup, one, plans=work.request.plans, progress=progress)
         for one in _uncalibrated(work, table)
     ]
-    return [*(table.calibrations if table else ()), *new]
+    replaced = {(one.network, one.input_shape) for one in new}
+    known = table.calibrations if table else ()
+    return [*(one for one in known if (one.network, one.input_shape) not in replaced), *new]
 
 
 def _written(

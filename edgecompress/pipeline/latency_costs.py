@@ -69,6 +69,14 @@ class Clock:
         return replace(self, calibration=scaled)
 
 
+def clock_warnings(clock: Clock | None) -> tuple[tuple[str, str], ...]:
+    """Returns what the user of a clock should know: each a subject and what is to be said of it."""
+    if clock is None or not clock.calibration.is_doubtful:
+        return ()
+    off = f"is off by {100 * clock.calibration.fit_error:.0f} % on the networks it was fitted on"
+    return (("latency table", f"{off}; build it again while the device is idle"),)
+
+
 def read_clock(name: str, loaded: LoadedModel, layers: tuple[Layer, ...]) -> Clock:
     """Reads a table for a model whose `layers` are to be searched.
 

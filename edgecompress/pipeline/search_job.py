@@ -15,7 +15,7 @@ from edgecompress.core.search_results import FrontPoint, Latency, LayerTime, Sea
 from edgecompress.core.types import Metric
 from edgecompress.devices.contract import Options as DeviceOptions
 from edgecompress.errors import BudgetError
-from edgecompress.pipeline.latency_costs import Clock
+from edgecompress.pipeline.latency_costs import Clock, clock_warnings
 from edgecompress.pipeline.material import Material
 from edgecompress.pipeline.preparation import Offer, Prepared, Recipe, offer, prepare
 from edgecompress.pipeline.search_drop import limit_for_drop
@@ -163,7 +163,7 @@ def _result(
         front_shown=job.front,
         slower=offered.slower,
         split=job.material.split,
-        steps=(*job.material.warnings, *found.steps),
+        steps=(*job.material.warnings, *clock_warnings(job.clock), *found.steps),
         seconds={stage: round(value, 3) for stage, value in seconds.items()},
     )
 

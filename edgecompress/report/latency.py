@@ -76,6 +76,12 @@ def conditions_line(conditions: Conditions) -> str:
     return f"{conditions.device}, {conditions.runtime} {conditions.runtime_version}, {threads}"
 
 
+DOUBTFUL_CALIBRATION = (
+    "whole networks took what the sum of their blocks cannot explain, so the device was busy or hot; "
+    "run the same `latency build` again while it is idle"
+)
+
+
 def _calibrations(found: Sequence[Calibration]) -> Iterator[RenderableType]:
     if not found:
         yield Text("not calibrated on any network")
@@ -83,7 +89,6 @@ def _calibrations(found: Sequence[Calibration]) -> Iterator[RenderableType]:
     rows = table("network", "input", "dense ms", "scale", "ms/MB", "rest ms", "plans", "error", right_from=2)
     for one in found:
         dense = next((each for each in one.timings if each.plan == "dense"), one.timings[0])
-        errors = [abs(each.error) for each in one.timings if each.fitted]
         add_row(
             rows,
             one.network,
@@ -93,10 +98,13 @@ def _calibrations(found: Sequence[Calibration]) -> Iterator[RenderableType]:
             f"{one.per_megabyte_ms:.3f}",
             f"{one.rest_ms:.3f}",
             str(len(one.timings)),
-            f"{100 * sum(errors) / max(len(errors), 1):.1f} %",
+            f"{100 * one.fit_error:.1f} %",
         )
     yield Text("")
     yield rows
+    for one in found:
+        if one.is_doubtful:
+            yield Text(f"{one.network}: {DOUBTFUL_CALIBRATION}", "yellow")
 
 
 def check_text(result: CheckResult) -> RenderableType:
