@@ -30,7 +30,7 @@ class Contest:
     runtime: str
     journal: Journal
     trials: dict[str, list[Trial]] = field(default_factory=dict)
-    """By method and variant: a trial for one point says something about the next."""
+    """By method and variant."""
 
     def hold(self) -> None:
         """Adds all rows that are missing."""
@@ -83,7 +83,7 @@ class Contest:
         found: list[tuple[float, Variant, Trial]] = []
         told: dict[str, list[tuple[float, float | None]]] = {}
         for variant in variants(method, self.scene, table):
-            trials = self._turned(method, variant, point)
+            trials = self._turned(method, variant)
             told[variant.name] = [(one.knob, one.share) for one in trials]
             best = fitting(trials, point)
             if best is not None:
@@ -105,8 +105,11 @@ class Contest:
         )
         return kept
 
-    def _turned(self, method: str, variant: Variant, point: float) -> list[Trial]:
+    def _turned(self, method: str, variant: Variant) -> list[Trial]:
+        """Returns the trials for all points: one that was made for a point may be the best for another."""
         key = f"{method} {variant.name}"
+        if key in self.trials:
+            return self.trials[key]
 
         def share(knob: float) -> float | None:
             try:
@@ -115,10 +118,12 @@ class Contest:
                 print(f"{key} at {knob:.3f}: {error}", file=sys.stderr, flush=True)
                 return None
 
-        known = self.trials.get(key, [])
-        start = None if variant.predicted is None else foretold(variant.predicted, point)
-        self.trials[key] = turn(share, point, known, start=start, tries=self.scene.options.tries)
-        return self.trials[key]
+        found: list[Trial] = []
+        for point in self.scene.options.points:
+            start = None if variant.predicted is None else foretold(variant.predicted, point)
+            found = turn(share, point, found, start=start, tries=self.scene.options.tries)
+        self.trials[key] = found
+        return found
 
     def _judged(self, network: nn.Module) -> Row:
         size = batch_size(self.scene.shape)
