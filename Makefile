@@ -1,13 +1,13 @@
 # make quickstart   sets up .venv, then compresses the embedded network and shows before and after
 # make test         sets up .venv with the development tools, then runs linters, type check and all tests
 # make lint         linters and type check only
-# make fuzz         reads 100,000 damaged files of every format; takes about ten minutes of one core
-# make kills        kills commands at 60 random moments and lets them go on
+# make fuzz         reads 100,000 damaged files over all formats; takes about ten minutes of one core
+# make kills        kills commands at 60 random moments and lets them continue
 # make docs         runs every command of the README and of docs/; takes a quarter of an hour of one core
 # make memory       measures the memory of large networks against ceilings; takes twenty minutes of one core
-# make audit        looks for known faults of dependencies, which needs a network, and lists their licences
+# make audit        looks for known vulnerabilities of dependencies (needs a network) and lists their licences
 # make packages     builds wheel and sdist, installs the wheel into an empty environment, runs quickstart there
-# make pixel4-table builds devices/tables/pixel4.json again, under qemu; takes about an hour on two cores
+# make pixel4-table rebuilds devices/tables/pixel4.json under qemu; takes about an hour on two cores
 # make clean        removes .venv and caches; runs/ stays
 
 PYTHON  ?= python3

@@ -25,7 +25,7 @@ def _table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
 
 
 def _exact(rows: Rows) -> Iterator[str]:
-    heads = ("network", "takes", "groups", "params, M", "GMACs", "float32", "float64", "zeroed from dense")
+    heads = ("network", "removes", "groups", "params, M", "GMACs", "float32", "float64", "zeroed from dense")
     lines = []
     for name, group in groupby(rows, key=lambda row: row["model"]):
         own = {row["precision"]: row for row in group}
@@ -51,7 +51,7 @@ def _trained(rows: Rows) -> Iterator[str]:
         first = (
             f"**{model}**, dense {_mean(dense, 'top1')}, trained in the same way {_mean(dense, 'tuned_top1')}"
         )
-        heads = ["units gone", "method", "MACs", "parameters", "top-1", "trained"]
+        heads = ["units removed", "method", "MACs", "parameters", "top-1", "trained"]
         lines = []
         for ratio in ratios:
             for name, own in _by([row for row in group if row["ratio"] == ratio], "method"):

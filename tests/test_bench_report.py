@@ -170,7 +170,7 @@ def test_what_was_counted_and_not_timed_has_no_interval():
     assert rows["dense.tflite"] == ["12.00"]
     assert "1.500x faster (exact)" in text
     assert "modelled" in text
-    for part in ("interval", "median", "p90", "rounds", "in turns"):
+    for part in ("interval", "median", "p90", "rounds", "interleaved"):
         assert part not in text
 
 
@@ -190,7 +190,7 @@ def test_the_slowest_operators_come_first_and_the_rest_is_summed_up():
 
 def test_an_earlier_result_is_compared_at_the_end():
     text = text_of(TWO_PHONES)
-    assert text.index("against before (not in turns, so drift counts)") > text.rindex("rounds")
+    assert text.index("against the earlier result (not interleaved, so drift counts)") > text.rindex("rounds")
     assert f"a on 0123ABCD  {TWO_PHONES.earlier[0].statement}" in text
 
 

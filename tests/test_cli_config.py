@@ -63,7 +63,7 @@ def test_a_command_of_a_group_leaves_all_other_tables_alone(tmp_path):
 def test_a_file_that_says_nothing_about_the_command_is_told_to(tmp_path):
     result = build_with(tmp_path, '[shrink]\nmodel = "a"\n')
     assert (result.exit_code, result.stdout) == (0, "0\n")
-    assert result.stderr.strip().endswith("settings.toml: says nothing about deep build")
+    assert result.stderr.strip().endswith("settings.toml: has no settings for deep build")
     assert build_with(tmp_path, "[build]\nseed = 3\n").stderr == ""
 
 

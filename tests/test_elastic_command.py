@@ -83,7 +83,7 @@ def test_the_tables_name_every_size_its_figures_and_what_to_do_next(trained):
     assert done.exit_code == 0, done.stderr
     shown = " ".join(done.stdout.split())
     assert f"zoo:{NAME} in 2 sizes by global-values, channel mode; trained by decomposable" in shown
-    for part in ("whole", "1.00", "0.80", "batch norms renewed in sequence", "108 training images"):
+    for part in ("whole", "1.00", "0.80", "batch norms recomputed in sequence", "108 training images"):
         assert part in shown
     assert "edgecompress bench runs/elastic/sizes/1.00/exports/compressed.onnx" in done.stdout.replace(
         "\n", ""

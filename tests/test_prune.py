@@ -412,7 +412,7 @@ def test_the_command_shows_tables_and_json(place, tmp_path):
         "magnitude scores, per_layer",
         "channels",
         "kept least",
-        "left as wide",
+        "width unchanged",
         "parameters",
         "written to",
     ):

@@ -97,7 +97,7 @@ def test_a_search_that_was_killed_ends_the_same():
 
 def test_a_search_that_was_stopped_says_how_to_go_on_and_does_from_any_folder(folder, tmp_path, monkeypatch):
     said, code = stop_when("errors*", signal.SIGINT)
-    assert (said, code) == ("edgecompress: stopped; to go on: edgecompress resume killed\n", 130)
+    assert (said, code) == ("edgecompress: stopped; to continue: edgecompress resume killed\n", 130)
     monkeypatch.chdir(tmp_path)
     result = run("resume", "--runs-dir", folder / "runs")
     assert result.exit_code == 0, result.stderr

@@ -116,7 +116,7 @@ def test_the_text_of_a_search_fits_80_columns():
 
 def test_a_device_that_is_not_the_tables_is_not_measured():
     result = call("--search", "uniform")
-    assert result.met and result.latency.not_measured.startswith("local is not at hand")
+    assert result.met and result.latency.not_measured.startswith("local is not available")
     assert result.latency.measured_ms is None and result.latency.rounds == ()
 
 
@@ -382,7 +382,7 @@ def test_accuracy_is_not_given_up_for_a_time_nobody_asked_for(device, monkeypatc
 def test_a_device_that_fails_on_the_way_can_be_gone_on_with(device):
     device(1.2, {"plan_ms": DeviceError("phone: gone")})
     result = run("search", *COMMON, "--search", "exact", "--name", "p")
-    check_one_line_error(result, "phone: gone; to go on: edgecompress resume p")
+    check_one_line_error(result, "phone: gone; to continue: edgecompress resume p")
     device(1.2)
     again = run("resume", "--json")
     assert again.exit_code == 0, again.stderr

@@ -87,8 +87,8 @@ def test_every_round_is_a_line_of_its_own():
     lines = [line for line in text_of(FOUND).splitlines() if line.startswith("round")]
     assert lines == [
         "round 1: plan takes 34.8 ms, too slow; predicted 29 (-16.7 %)",
-        "round 2: plan takes 29.4 ms, as asked for; predicted 29 (-1.4 %)",
-        "round 3: exported network takes 29.5 ms, as asked for; predicted 29 (-1.7 %)",
+        "round 2: plan takes 29.4 ms, on target; predicted 29 (-1.4 %)",
+        "round 3: exported network takes 29.5 ms, on target; predicted 29 (-1.7 %)",
     ]
 
 
@@ -109,7 +109,7 @@ def test_bars_of_the_front_begin_at_one_place_and_are_as_long_as_costs():
 
 def test_equal_layers_share_a_line_and_few_are_shown():
     text = text_of(FOUND)
-    assert "saves FLOPs, costs time: 15 blocks were left out for that, as" in text
+    assert "saves MACs, costs time: 15 blocks were excluded, such as" in text
     assert "  S2 rank 2, -50 % MACs, +50 % time: layer1.0.conv2 and 4 more\n" in text
     many = tuple(slower("a", f"S4({n})", macs=n / 100) for n in range(1, 30))
     shown = [line for line in text_of(changed(slower=many)).splitlines() if "rank 2," in line]

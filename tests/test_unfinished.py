@@ -64,13 +64,13 @@ def test_a_finished_run_leaves_nothing_but_itself():
 @pytest.mark.parametrize("kind", [DeviceError, ArtefactError])
 def test_what_a_device_or_disk_stopped_goes_on(kind):
     said = fail(kind("phone: gone"))
-    assert said == "phone: gone; to go on: edgecompress resume r"
+    assert said == "phone: gone; to continue: edgecompress resume r"
     assert left() == [".r.work"]
     assert go_on() == 1.0 and left() == ["r"]
 
 
 def test_ctrl_c_says_how_to_go_on():
-    assert fail(KeyboardInterrupt()) == "to go on: edgecompress resume r"
+    assert fail(KeyboardInterrupt()) == "to continue: edgecompress resume r"
     assert go_on() == 1.0
 
 
@@ -101,7 +101,7 @@ def test_a_device_that_fails_before_any_step_leaves_nothing():
 
 def test_an_unfinished_name_is_taken():
     fail(DeviceError("gone"))
-    with pytest.raises(ArtefactError, match=r"edgecompress resume r`, or begin anew with --overwrite"):
+    with pytest.raises(ArtefactError, match=r"edgecompress resume r`, or start over with --overwrite"):
         fail(BudgetError("not reached"))
     assert left() == [".r.work"]
 

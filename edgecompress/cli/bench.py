@@ -18,18 +18,20 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="FILE|RUN",
-            help=".onnx and .tflite files, or one run; the latest exported run when not given.",
+            help=".onnx and .tflite files, or one run; by default the latest exported run.",
         ),
     ] = None,
     device: Annotated[
         str,
-        typer.Option(metavar="local|adb|NAME", help="See `edgecompress list devices`, or a device file."),
+        typer.Option(
+            metavar="local|adb|NAME", help="A name from `edgecompress list devices`, or a device file."
+        ),
     ] = "local",
     preset: Annotated[
         str,
         typer.Option(
             metavar="quick|standard|mlperf",
-            help="At least 50 runs; 200 and 10 s; or 1024 and 60 s with the 90th percentile as the score.",
+            help="At least 50 runs and 4 s; 200 and 10 s; or 1024 and 60 s, scored by the 90th percentile.",
         ),
     ] = "standard",
     threads: Annotated[
@@ -38,46 +40,49 @@ def bench(
     cores: Annotated[
         str | None,
         typer.Option(
-            metavar="7|4-7|any", help="Cores to run on; the fastest by default, any for not pinned."
+            metavar="7|4-7|any", help="Cores to run on; the fastest by default, `any` turns pinning off."
         ),
     ] = None,
     serial: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SERIAL|all", help="Phones to measure on at the same time; give it once for each."
+            metavar="SERIAL|all", help="Phones to measure on in parallel; repeat the option for each."
         ),
     ] = None,
     benchmark_binary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Google's benchmark_model for the phone.")
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Also the time per operator, in a pass of its own.")
+        bool, typer.Option("--profile", help="Also measure the time per operator, in a separate pass.")
     ] = False,
     against: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An earlier bench JSON to compare with.")
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Of one call to the device.")
+        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Timeout of one call to the device.")
     ] = 300.0,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Remove what was pushed to the device afterwards.")
+        bool, typer.Option("--clean", help="Afterwards remove the files pushed to the device.")
     ] = False,
-    adb: Annotated[str, typer.Option(metavar="PROGRAM", help="Reaches phones.")] = "adb",
+    adb: Annotated[str, typer.Option(metavar="PROGRAM", help="The adb program that reaches phones.")] = "adb",
     seed: opt.Seed = 0,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write the result as JSON; in the run by default."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the result as JSON to FILE; by default into the run.",
         ),
     ] = None,
     runs_dir: opt.RunsDir = Path("runs"),
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Measure files on a device, and say which is faster.
+    """Measure the latency of files on a device and compare them.
 
-    Files are measured in turns, so that drift and noise hit all alike. Each is compared with
-    the first; the files of a run with its dense network. See docs/measuring.md.
+    Files are measured interleaved, so that drift and noise affect all alike. Each is compared
+    with the first; the files of a run with its dense network. See docs/measuring.md.
 
     \b
     Examples:

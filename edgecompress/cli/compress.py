@@ -32,9 +32,12 @@ def compress(
     factors: opt.Factors = "aware",
     refit: opt.Refit = True,
     refit_factors: Annotated[
-        str, typer.Option(metavar="both|second", help="All factors together, or the last one exactly.")
+        str,
+        typer.Option(metavar="both|second", help="Fit all factors jointly, or only the last one, exactly."),
     ] = "both",
-    local_search: Annotated[bool, typer.Option(help="Improve the ranks by the true loss.")] = True,
+    local_search: Annotated[
+        bool, typer.Option(help="Improve the ranks by a local search on the true loss.")
+    ] = True,
     batch_norm: opt.BatchNorm = "auto",
     layers: opt.Layers = "paper",
     calibration_images: opt.CalibrationImages = None,

@@ -12,19 +12,19 @@ from edgecompress.cli.running import running
 from edgecompress.cli.running import show as show_result
 
 app = typer.Typer(
-    help="Show a device, or make a board or an emulated core ready.",
+    help="Show a device, or prepare a board or an emulated core.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name of `edgecompress list devices`, or a .toml file.")
+    str, typer.Argument(metavar="NAME", help="A name from `edgecompress list devices`, or a .toml file.")
 ]
 
 
 @app.command("show")
 def show(name: Name, as_json: opt.AsJson = False) -> None:
-    """Show what is known of a device, and where that comes from.
+    """Show what is known about a device, and the sources.
 
     \b
     Examples:
@@ -43,7 +43,7 @@ def prepare(
     name: Name,
     litert_wheel: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Wheel of ai-edge-litert for the board; fetched when not given."),
+        typer.Option(metavar="FILE", help="Wheel of ai-edge-litert for the board; fetched if not given."),
     ] = None,
     compiler: Annotated[str | None, typer.Option(metavar="PROGRAM", help="C compiler for the board.")] = None,
     machine: Annotated[
@@ -51,13 +51,13 @@ def prepare(
     ] = "aarch64",
     as_json: opt.AsJson = False,
 ) -> None:
-    """Build the runner a Linux board or an emulated core is measured with.
+    """Build the runner that measures a Linux board or an emulated core.
 
     Compiles it for the board with gcc-aarch64-linux-gnu. LiteRT's library for
     the board comes from the wheel of the release installed here: without
     --litert-wheel it is fetched with pip, which uses the network. For an
-    emulated core also builds what counts instructions in qemu, and tries both.
-    Done once; the result is kept in ~/.cache/edgecompress.
+    emulated core, also builds the plug-in that counts instructions in qemu, and tests
+    both. Needed only once; the result is kept in ~/.cache/edgecompress.
 
     \b
     Examples:

@@ -18,43 +18,47 @@ if TYPE_CHECKING:
 def export(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A run or a model source; the latest run when not given."),
+        typer.Argument(metavar="MODEL", help="A run or a model source; by default the latest run."),
     ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Write ONNX.")] = False,
     tflite: Annotated[bool, typer.Option("--tflite", help="Write TFLite.")] = False,
-    fp16: Annotated[bool, typer.Option("--fp16", help="Also with float16 weights.")] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Also write files with float16 weights.")] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Also in int8: weights per channel, ranges from images.")
+        bool, typer.Option("--int8", help="Also write int8 files: per-channel weights, ranges from images.")
     ] = False,
     converter: Annotated[
         str,
         typer.Option(
             metavar="auto|NAME",
-            help="To TFLite; auto keeps the right and fastest. See `edgecompress list converters`.",
+            help="See `edgecompress list converters`; auto keeps the fastest correct TFLite file.",
         ),
     ] = "auto",
-    dense: Annotated[bool, typer.Option(help="Of a run, export the dense network as well.")] = True,
+    dense: Annotated[bool, typer.Option(help="For a run, export the dense network as well.")] = True,
     atol: Annotated[
         float | None,
         typer.Option(
             min=0,
             metavar="X",
-            help="Largest difference to PyTorch of float32 outputs; 1e-4 of the largest output by default.",
+            help="Largest allowed difference to PyTorch in float32; by default 1e-4 of the largest output.",
         ),
     ] = None,
     min_agreement: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, metavar="SHARE", help="Images with the same answer in float16 and int8; 0.95, 0.85."
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Least share of equal answers in float16 and int8; 0.95 and 0.85 by default.",
         ),
     ] = None,
     dynamic_batch: Annotated[
-        bool, typer.Option("--dynamic-batch", help="ONNX that takes any number of images at once.")
+        bool, typer.Option("--dynamic-batch", help="Write ONNX with a dynamic batch axis.")
     ] = False,
     sizes: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B", help="In several sizes, no training: shares of the MACs, as 0.75,0.5, or 12ms,8ms."
+            metavar="A,B",
+            help="Cut to several sizes, no training: shares of the MACs (0.75,0.5) or 12ms,8ms.",
         ),
     ] = None,
     latency_table: Annotated[
@@ -63,37 +67,44 @@ def export(
     rank_selection: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="For sizes: global-values, or of `edgecompress list rank-selections`."
+            metavar="NAME", help="For sizes: global-values, or any of `edgecompress list rank-selections`."
         ),
     ] = None,
     mode: Annotated[
         str | None,
-        typer.Option(metavar="channel|spatial", help="For sizes: how kernels are split; as in training."),
+        typer.Option(
+            metavar="channel|spatial", help="For sizes: how kernels are split; by default as in training."
+        ),
     ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
-            metavar="paper|all|PATTERNS", help="For sizes: layers to cut; all of networks trained for it."
+            metavar="paper|all|PATTERNS", help="For sizes: layers to cut; all for networks trained for it."
         ),
     ] = None,
     norm_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="For sizes: to renew batch norms with; 2048.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="For sizes: images to recompute batch norms with; 2048."),
     ] = None,
     report_images: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="For sizes: to report accuracy on.")
+        int | None, typer.Option(min=0, metavar="N", help="For sizes: images to report accuracy on.")
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="SOURCE", help="Images to calibrate and compare with; the run's by default."),
+        typer.Option(
+            metavar="SOURCE", help="Images for calibration and checks; by default those of the run."
+        ),
     ] = None,
     report_data: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Other images to compare with.")
+        str | None, typer.Option(metavar="SOURCE", help="Separate images for the checks.")
     ] = None,
     calibration_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="For int8; 256, or 2/5 of a small set.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Calibration images for int8; 256, or 2/5 of a small set."),
     ] = None,
     images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="To compare with; 200, or 2/5 of a small set.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Images for the checks; 200, or 2/5 of a small set."),
     ] = None,
     weights: opt.Weights = None,
     input_size: opt.InputSize = None,
@@ -101,21 +112,21 @@ def export(
     classes: opt.Classes = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Where to write; in the run by default."),
+        typer.Option("--output", "-o", metavar="DIR", help="Where to write; by default into the run."),
     ] = None,
     runs_dir: opt.RunsDir = Path("runs"),
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Write MODEL as ONNX and TFLite, and prove that the files compute the same.
+    """Write MODEL as ONNX and TFLite files, checked against PyTorch.
 
     Every file is read back, run on images and compared with PyTorch; one that differs is not
     kept. Without --onnx or --tflite both are written. ONNX files take images as (1, channels,
-    height, width), TFLite files as (1, height, width, channels); values are normalised as for
+    height, width), TFLite files as (1, height, width, channels). Inputs are normalised as for
     the network, in float32 for every precision.
 
-    With --sizes, MODEL is cut to lower ranks, batch norms are renewed on training
-    images, and every size is a directory of its own under sizes/. Best for runs of
+    With --sizes, MODEL is cut to lower ranks, batch norms are recomputed on training
+    images, and every size gets its own directory under sizes/. Best for runs of
     `edgecompress train --method decomposable`.
 
     \b
@@ -177,5 +188,5 @@ def _given_for_sizes(sizes: str | None, **options: str | int | None) -> dict[str
     if sizes is None and given:
         name, value = next(iter(given.items()))
         flag = f"--{name.replace('_', '-')}"
-        raise ConfigError(f"{flag} {value}: is about cutting a network to sizes; pass --sizes too")
+        raise ConfigError(f"{flag} {value}: applies only to cutting a network to sizes; pass --sizes too")
     return given

@@ -35,7 +35,9 @@ def init(
     ),
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", metavar="MODEL", help="As for `compress`; asked for on a terminal."),
+        typer.Option(
+            "--model", "-m", metavar="MODEL", help="As for `compress`; on a terminal you are asked."
+        ),
     ] = None,
     weights: opt.Weights = None,
     data: opt.Data = None,
@@ -43,18 +45,22 @@ def init(
     channels: opt.Channels = None,
     classes: opt.Classes = None,
     device: Annotated[
-        str | None, typer.Option(metavar="local|adb|NAME", help="To be fast on; see `list devices`.")
+        str | None,
+        typer.Option(metavar="local|adb|NAME", help="Target device; see `edgecompress list devices`."),
     ] = None,
     latency_table: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="Of the device; found by itself where there is one.")
+        str | None,
+        typer.Option(
+            metavar="TABLE", help="Latency table of the device; found automatically if there is one."
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Write a file of settings for your model, images and device.
+    """Write a settings file for your model, images and device.
 
-    Loads the model and opens the images first, so that what is wrong is known now.
-    Every option stands in the file with its default and what it does.
+    Loads the model and opens the images first, so that mistakes show up now.
+    The file lists every option with its default and what it does.
 
     \b
     Examples:
@@ -107,11 +113,11 @@ def settings_text(ctx: typer.Context, file: Path, settings: Mapping[str, JsonVal
     """Returns a table per command: what was given, and every other option as a comment."""
     commands: Mapping[str, Any] = ctx.find_root().command.commands  # type: ignore[attr-defined]
     head = (
-        "# Settings of edgecompress. Every command reads its own table, as with\n"
+        "# Settings of edgecompress. Every command reads its own table, for example\n"
         f"#     edgecompress search --config {shlex.quote(str(file))}\n"
-        "# Flags win over this file, and a key that no command knows is an error.\n"
-        "# Options behind a # have the value shown, or none, when nothing is said.\n"
-        "# Paths start in the folder in which you call the command.\n"
+        "# Flags override this file, and unknown keys are errors.\n"
+        "# Commented options show their default, or a placeholder if there is none.\n"
+        "# Paths are relative to the folder in which you run the command.\n"
     )
     return head + "".join("\n".join(_table(name, commands[name], settings)) for name in COMMANDS)
 

@@ -17,31 +17,36 @@ if TYPE_CHECKING:
     from edgecompress.core.types import Record
 
 app = typer.Typer(
-    help="Build and look at the latency table of a device.",
+    help="Build, inspect and compare latency tables of devices.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="A file, or a table we ship, as pixel4.json.")]
+Table = Annotated[
+    str, typer.Argument(metavar="TABLE", help="A file, or a shipped table such as pixel4.json.")
+]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", "-m", metavar="MODEL", help="As for `compress`; give it once for each."),
+    typer.Option("--model", "-m", metavar="MODEL", help="As for `compress`; repeat the option for each."),
 ]
 DeviceName = Annotated[
-    str, typer.Option(metavar="local|adb|NAME", help="See `edgecompress list devices`, or a device file.")
+    str,
+    typer.Option(metavar="local|adb|NAME", help="A name from `edgecompress list devices`, or a device file."),
 ]
 Cores = Annotated[
     str | None,
-    typer.Option(metavar="7|4-7|any", help="Cores to run on; the fastest by default, any for not pinned."),
+    typer.Option(
+        metavar="7|4-7|any", help="Cores to run on; the fastest by default, `any` turns pinning off."
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Threads of the runtime; 1 by default.")
 ]
 Binary = Annotated[Path | None, typer.Option(metavar="FILE", help="Google's benchmark_model for the phone.")]
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Of one call to the device.")
+    float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Timeout of one call to the device.")
 ]
-Adb = Annotated[str, typer.Option(metavar="PROGRAM", help="Reaches phones.")]
+Adb = Annotated[str, typer.Option(metavar="PROGRAM", help="The adb program that reaches phones.")]
 
 
 @app.command("build")
@@ -52,13 +57,13 @@ def build(
     model: Models = None,
     device: DeviceName = "local",
     format: Annotated[
-        str, typer.Option(metavar="tflite|onnx", help="Of the files that are measured.")
+        str, typer.Option(metavar="tflite|onnx", help="Format of the measured files.")
     ] = "tflite",
     int8: Annotated[bool, typer.Option("--int8", help="Measure blocks in int8; float32 by default.")] = False,
     parts: Annotated[
         str,
         typer.Option(
-            metavar="NAMES", help="What is measured: candidates of methods, layers by widths, MLPs and heads."
+            metavar="NAMES", help="What to measure: candidates of methods, narrower layers, MLPs and heads."
         ),
     ] = "lowrank,branches,widths,dimensions",
     layers: Annotated[
@@ -66,7 +71,7 @@ def build(
         typer.Option(metavar="paper|all|PATTERNS", help="Layers that may be replaced, as for `compress`."),
     ] = "paper",
     plans: Annotated[
-        int, typer.Option(metavar="N", help="Random plans per model that calibrate the sum of blocks.")
+        int, typer.Option(metavar="N", help="Random plans per model, to calibrate the sum of blocks.")
     ] = 16,
     input_size: opt.InputSize = None,
     channels: opt.Channels = None,
@@ -75,23 +80,23 @@ def build(
     cores: Cores = None,
     serial: Annotated[
         list[str] | None,
-        typer.Option(metavar="SERIAL|all", help="Phones to measure on at the same time; one table each."),
+        typer.Option(metavar="SERIAL|all", help="Phones to measure on in parallel; one table each."),
     ] = None,
     benchmark_binary: Binary = None,
     timeout_s: Timeout = 300.0,
     adb: Adb = "adb",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how many measurements it takes, and how long.")
+        bool, typer.Option("--dry-run", help="Only print how many measurements it takes, and how long.")
     ] = False,
     seed: opt.Seed = 0,
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Measure on your device what a search may ask for.
+    """Measure the latency table of a device for one or more models.
 
-    Every block that may replace a layer is run on the device by itself, and then
-    whole networks, so that the sum of blocks comes true. Stopped at any moment,
-    the same command goes on where it was; with other models it adds to the table.
+    Every block that may replace a layer is run on the device by itself, then whole
+    networks to calibrate the sum of blocks. If stopped at any moment, the same command
+    continues where it was; with other models it adds to the table.
 
     \b
     Examples:
@@ -162,18 +167,19 @@ def check(
     model: Models = None,
     plans: Annotated[int, typer.Option(metavar="N", help="Random plans to measure.")] = 30,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write predicted against measured as an .html page.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a plot of predicted against measured as an .html page."),
     ] = None,
     input_size: opt.InputSize = None,
     channels: opt.Channels = None,
     classes: opt.Classes = None,
     threads: Threads = None,
-    serial: Annotated[str | None, typer.Option(metavar="SERIAL", help="Which phone.")] = None,
+    serial: Annotated[str | None, typer.Option(metavar="SERIAL", help="Serial number of the phone.")] = None,
     benchmark_binary: Binary = None,
     timeout_s: Timeout = 300.0,
     adb: Adb = "adb",
     seed: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Which random plans; none was used in a fit.")
+        int, typer.Option(min=1, metavar="N", help="Seed of the random plans; none was used in the fit.")
     ] = 1,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -218,12 +224,13 @@ def check(
 @app.command("merge")
 def merge(
     tables: Annotated[
-        list[str], typer.Argument(metavar="TABLE...", help="Tables of one device; later ones win.")
+        list[str],
+        typer.Argument(metavar="TABLE...", help="Tables of one device; later ones override earlier ones."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The table to write.")],
     as_json: opt.AsJson = False,
 ) -> None:
-    """Put tables of one device together.
+    """Merge tables of one device.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from edgecompress.cli.running import running, show
 def inspect(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A model source or a run; the latest run when not given."),
+        typer.Argument(metavar="MODEL", help="A model source or a run; by default the latest run."),
     ] = None,
     weights: opt.Weights = None,
     input_size: opt.InputSize = None,
@@ -69,7 +69,7 @@ def list_(
     ],
     as_json: opt.AsJson = False,
 ) -> None:
-    """List what can be named on the command line.
+    """List the names that options accept.
 
     \b
     Examples:

@@ -32,7 +32,7 @@ def _defaults_from(path: Path, ctx: typer.Context) -> dict[str, Any]:
     known = {key: hints[name] for key, name in names.items()}
     settings = load_settings(path, str(ctx.info_name), known=known, commands=_other_commands(ctx))
     if not settings:
-        typer.echo(f"edgecompress: {path}: says nothing about {' '.join(_path(ctx))}", err=True)
+        typer.echo(f"edgecompress: {path}: has no settings for {' '.join(_path(ctx))}", err=True)
     return {names[key]: value for key, value in settings.items()}
 
 
@@ -62,82 +62,96 @@ Config = Annotated[
         metavar="FILE",
         is_eager=True,
         callback=_read_config,
-        help="Options from a .toml or .json file or from an earlier run; flags win.",
+        help="Read options from a .toml or .json file or an earlier run; flags override them.",
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Makes the run repeatable.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed; the same seed repeats the run.")]
 RunsDir = Annotated[Path, typer.Option(metavar="DIR", help="Where runs are kept.")]
-RunName = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run; made up when not given.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run of that name.")]
+RunName = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run; generated if not given.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing run of that name.")]
 Weights = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Checkpoint: .safetensors, or .pth without pickled code.")
+    str | None, typer.Option(metavar="FILE", help="Checkpoint: .safetensors, or a .pth without pickled code.")
 ]
 InputSize = Annotated[
-    str | None, typer.Option(metavar="HxW", help="Input size, as 224x224, where the model does not say.")
+    str | None,
+    typer.Option(metavar="HxW", help="Input size, such as 224x224, if the model does not define it."),
 ]
 Channels = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Input channels: 3, or 1 for grey images.")
 ]
-Classes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Classes the model tells apart.")]
+Classes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of classes of the model.")]
 Budget = Annotated[
     str,
-    typer.Option(metavar="LIMIT", help="As macs=50%, params=1.2M or macs=0.3G; for milliseconds: search."),
+    typer.Option(
+        metavar="LIMIT", help="Such as macs=50%, params=1.2M or macs=0.3G; for milliseconds use `search`."
+    ),
 ]
 
 Data = Annotated[
     str | None,
-    typer.Option(metavar="SOURCE", help="Images, labels not needed; see `edgecompress list data`."),
+    typer.Option(metavar="SOURCE", help="Images; no labels needed. See `edgecompress list data`."),
 ]
 ReportData = Annotated[
     str | None,
     typer.Option(
-        metavar="SOURCE", help="Other images to report accuracy on; otherwise some of --data are set aside."
+        metavar="SOURCE",
+        help="Separate images to report accuracy on; by default some of --data are set aside.",
     ),
 ]
 Methods = Annotated[
     str, typer.Option(metavar="A,B", help="Ways to rewrite layers; see `edgecompress list methods`.")
 ]
 Families = Annotated[
-    str | None, typer.Option(metavar="A,B", help="Only these families of the methods, as S2,S4.")
+    str | None, typer.Option(metavar="A,B", help="Only these families of the methods, such as S2,S4.")
 ]
 Factors = Annotated[
-    str, typer.Option(metavar="NAME", help="How factors are found; see `edgecompress list factors`.")
+    str, typer.Option(metavar="NAME", help="How factors are computed; see `edgecompress list factors`.")
 ]
 Refit = Annotated[
     bool, typer.Option(help="Fit the factors to the dense layers' outputs, first layer to last.")
 ]
 BatchNorm = Annotated[
-    str, typer.Option(metavar="auto|keep|correct", help="Batch-norm statistics; auto keeps what is better.")
+    str, typer.Option(metavar="auto|keep|correct", help="Batch-norm statistics; auto keeps the better ones.")
 ]
 Layers = Annotated[
-    str, typer.Option(metavar="paper|all|PATTERNS", help="Layers to rewrite, as layer1.*,layer2.*.")
+    str,
+    typer.Option(
+        metavar="paper|all|PATTERNS",
+        help="Layers to rewrite: the papers' choice, all, or names such as layer1.*,layer2.*.",
+    ),
 ]
 CalibrationImages = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Images for statistics, no labels; 512, or 2/5 of a small set."),
+    typer.Option(min=1, metavar="N", help="Calibration images, no labels; 512, or 2/5 of a small set."),
 ]
 SelectionImages = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help="Images for choosing, no labels; 512, or 1/5 of a small set."),
+    typer.Option(min=0, metavar="N", help="Selection images, no labels; 512, or 1/5 of a small set."),
 ]
 ReportImages = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help="Images to report accuracy on; all that are left when not given."),
+    typer.Option(min=0, metavar="N", help="Images to report accuracy on; by default all that are left."),
 ]
 Precision = Annotated[
     str,
     typer.Option(
         metavar="float32|bfloat16",
-        help="While it learns; bfloat16 is quicker where the processor multiplies it.",
+        help="For training; bfloat16 is faster on CPUs with bfloat16 instructions.",
     ),
 ]
-Mean = Annotated[str | None, typer.Option(metavar="M,M,M", help="Mean per channel, for values of 0 to 1.")]
+Mean = Annotated[
+    str | None,
+    typer.Option(
+        metavar="M,M,M",
+        help="Mean per channel, for pixels from 0 to 1; by default the model's, or ImageNet's.",
+    ),
+]
 Std = Annotated[str | None, typer.Option(metavar="S,S,S", help="Standard deviation per channel.")]
 LatencyTable = Annotated[
-    str, typer.Option(metavar="TABLE", help="Of a device: a file, or one we ship; see `latency build`.")
+    str, typer.Option(metavar="TABLE", help="Latency table: a file, or a shipped one; see `latency build`.")
 ]
 TargetSpeedup = Annotated[
-    float | None, typer.Option(metavar="X", help="Times as fast as the dense model; 1.5 by default.")
+    float | None, typer.Option(metavar="X", help="Speed-up over the dense model; 1.5 by default.")
 ]
 
 

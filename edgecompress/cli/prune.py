@@ -21,38 +21,37 @@ def prune(
     ],
     dims: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="Of the dimensions of heads and MLPs that goes, as 40%."),
+        typer.Option(metavar="SHARE", help="Share of head and MLP dimensions to remove, such as 40%."),
     ] = None,
     widths: Annotated[
-        str | None, typer.Option(metavar="SHARE", help="Of the channels of convolutions that goes, as 30%.")
+        str | None,
+        typer.Option(metavar="SHARE", help="Share of convolution channels to remove, such as 30%."),
     ] = None,
     scores: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What is needed least; see `edgecompress list scores`. reconstruction, or magnitude "
-            "without images.",
+            help="Which units matter least; see `edgecompress list scores`. Default: reconstruction, or "
+            "magnitude without images.",
         ),
     ] = None,
     scope: Annotated[
         str | None,
         typer.Option(
             metavar="per_type|global|per_layer",
-            help="What is ranked together; per_type, or per_layer by scores that say nothing across layers.",
+            help="What is ranked together; per_type, or per_layer for scores not comparable across layers.",
         ),
     ] = None,
-    multiple: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Widths are rounded up to multiples of it.")
-    ] = 8,
+    multiple: Annotated[int, typer.Option(min=1, metavar="N", help="Round widths up to multiples of N.")] = 8,
     floor: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Nothing gets narrower; 8, and 32 for hidden units."),
+        typer.Option(min=1, metavar="N", help="Smallest width; 8, and 32 for hidden units."),
     ] = None,
     residual: Annotated[
-        bool, typer.Option(help="Also the widths of stages, which layers joined by a sum share.")
+        bool, typer.Option(help="Also prune the widths of stages, shared by layers joined by additions.")
     ] = False,
     refit: Annotated[
-        bool, typer.Option(help="Fit what stays to the dense layers' outputs, first layer to last.")
+        bool, typer.Option(help="Fit the remaining weights to the dense layers' outputs, first to last.")
     ] = True,
     batch_norm: opt.BatchNorm = "auto",
     weights: opt.Weights = None,
@@ -73,9 +72,9 @@ def prune(
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Take channels and dimensions away from MODEL, without training.
+    """Remove channels and dimensions from MODEL, without training.
 
-    What goes is gone: weights get smaller and nothing is left out at run time. Writes
+    Units are physically removed: weights get smaller, nothing is masked at run time. Writes
     a run directory with plan.json, weights.safetensors and run.json, which
     `edgecompress.load` turns back into a network.
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 def quickstart(
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help="A network that comes with its weights and data.")
+        str, typer.Option(metavar="MODEL", help="An embedded network, with its weights and data.")
     ] = "zoo:fashion_resnet",
     latency_table: opt.LatencyTable = "pixel4.json",
     target_speedup: opt.TargetSpeedup = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="LIMIT", help="Instead of a speed-up, as ms=60% or macs=50%.")
+        str | None, typer.Option(metavar="LIMIT", help="Instead of a speed-up, such as ms=60% or macs=50%.")
     ] = None,
     seed: opt.Seed = 0,
     name: opt.RunName = None,
@@ -33,10 +33,10 @@ def quickstart(
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Make a network that comes along faster, and prove it.
+    """Tour: make an embedded network faster and measure it.
 
-    Searches, exports dense and compressed to TFLite, checks their outputs and measures
-    both on this machine; a page about it ends the tour. Needs no download and takes
+    Searches, exports dense and compressed to TFLite, checks their outputs, measures
+    both on this machine and writes a report page. Needs no download and takes
     a few minutes.
 
     \b

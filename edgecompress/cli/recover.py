@@ -14,67 +14,72 @@ from edgecompress.cli.running import running, show
 def recover(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="Run to start from, by name or path; the latest by default."),
+        typer.Argument(metavar="RUN", help="Run to start from, by name or path; by default the latest."),
     ] = None,
     level: Annotated[
         str | None,
         typer.Option(
             metavar="LEVEL",
             help="none, stats, refit, mimic, synthetic, distill or full; by default the highest the images "
-            "allow. Levels below come first.",
+            "allow. Lower levels come first.",
         ),
     ] = None,
-    only: Annotated[bool, typer.Option("--only", help="This level alone, not those below it.")] = False,
+    only: Annotated[
+        bool, typer.Option("--only", help="Try this level alone, without the lower ones.")
+    ] = False,
     minutes: Annotated[
-        float, typer.Option(min=0, metavar="N", help="For all levels that train, together.")
+        float, typer.Option(min=0, metavar="N", help="Time for all levels that train, together.")
     ] = 10.0,
     steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="In place of minutes, for equal runs anywhere.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Steps instead of minutes, for equal runs on any machine."),
     ] = None,
     preset: Annotated[
-        str, typer.Option(metavar="NAME", help="Settings of these levels: ours, svd-nas, few-sample, thesis.")
+        str, typer.Option(metavar="NAME", help="Training settings: ours, svd-nas, few-sample or thesis.")
     ] = "ours",
     optimizer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="sgd, adamw, pugd, sam, ...; that of the preset.")
+        str | None, typer.Option(metavar="NAME", help="sgd, adamw, pugd, sam, ...; by default the preset's.")
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(min=0, metavar="X", help="Largest learning rate; that of the preset.")
+        float | None, typer.Option(min=0, metavar="X", help="Peak learning rate; by default the preset's.")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, metavar="T", help="At which answers are compared.")
+        float | None,
+        typer.Option(min=0, metavar="T", help="Distillation temperature; by default the preset's."),
     ] = None,
     batch_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Per step, all processes.")
+        int | None, typer.Option(min=1, metavar="N", help="Images per step, over all processes.")
     ] = None,
     augment: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="How images are varied: crop4, flip, erase10, zoom30, mix or none."),
+        typer.Option(metavar="A,B", help="Data augmentation: crop4, flip, erase10, zoom30, mix or none."),
     ] = None,
     precision: opt.Precision = "float32",
     synthetic: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Images of `edgecompress synthesize`, for that level.")
+        str | None,
+        typer.Option(metavar="RUN", help="Run of `edgecompress synthesize`, for the level synthetic."),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Checkpoint of the dense network, where it has moved."),
+        typer.Option(metavar="FILE", help="Checkpoint of the dense network, if it has moved."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="SOURCE", help="Images to learn from; those of the run by default."),
+        typer.Option(metavar="SOURCE", help="Training images; by default those of the run."),
     ] = None,
     report_data: opt.ReportData = None,
     training_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="To learn from; all that are left by default.")
+        int | None, typer.Option(min=1, metavar="N", help="Training images; by default all that are left.")
     ] = None,
     selection_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="That choose; a tenth, at most 2000.")
+        int | None, typer.Option(min=1, metavar="N", help="Selection images; a tenth, at most 2000.")
     ] = None,
     report_images: opt.ReportImages = None,
     select_on_test: Annotated[
         bool,
         typer.Option(
             "--select-on-test",
-            help="Choose with a tenth of the test images, which the dense network has not learnt.",
+            help="Select with a tenth of the test images, which the dense network was not trained on.",
         ),
     ] = False,
     seed: opt.Seed = 0,
@@ -87,8 +92,8 @@ def recover(
     """Win back the accuracy that compression cost RUN.
 
     Tries one level after the other: statistics, least squares, feature mimicking, synthetic images,
-    distillation, labels. Each starts from the best network so far and is kept if images that nothing
-    learns from say so. Prints what each level gained and how long it took, and writes a new run.
+    distillation, labels. Each starts from the best network so far and is kept if it is better on
+    the selection images. Prints the gain and the time of each level, and writes a new run.
 
     \b
     Examples:
@@ -97,7 +102,7 @@ def recover(
       edgecompress recover --level mimic --data photos/     no labels needed
       edgecompress recover --level synthetic --synthetic runs/synthesize-resnet20-001
       edgecompress recover --preset svd-nas --optimizer pugd
-    Killed? edgecompress resume goes on.
+    If killed, continue with edgecompress resume.
     """
     with running() as progress:
         from edgecompress.pipeline.recover import recover as work

@@ -24,7 +24,7 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Names or paths; the latest run when none is given.",
+            help="Names or paths; by default the latest run.",
             autocompletion=lambda incomplete: _runs_beginning(incomplete),
         ),
     ] = None,
@@ -34,7 +34,7 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="The page; report.html in the run by default, here for several runs.",
+            help="The page; by default report.html in the run, or here for several runs.",
         ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown as well.")] = False,
@@ -42,16 +42,16 @@ def report(
         bool, typer.Option("--png", help="Also write the main figures as a picture beside the page.")
     ] = False,
     networks: Annotated[
-        bool, typer.Option(help="Load the networks, for singular values and layers of pruned ones.")
+        bool, typer.Option(help="Load the networks, for singular values and for layers of pruned networks.")
     ] = True,
     open_page: OpenPage = False,
     runs_dir: opt.RunsDir = Path("runs"),
     as_json: opt.AsJson = False,
 ) -> None:
-    """Write a page about runs: one file, which needs no network.
+    """Write a self-contained HTML report about one or more runs.
 
-    Before and after, accuracy against milliseconds, what became of every layer and
-    where its time went, what was refused, and how to do it again. Several runs are
+    Shows before and after, accuracy against milliseconds, what became of every layer and
+    where the time went, what was rejected, and how to repeat it. Several runs are
     shown side by side.
 
     \b
@@ -63,7 +63,7 @@ def report(
     """
     with running() as progress:
         if markdown and as_json:
-            raise ConfigError("--markdown and --json: stdout holds one of them; give one")
+            raise ConfigError("--markdown and --json: stdout holds only one of them; pass one")
         from edgecompress.pipeline.report import report as gather
 
         found = gather(runs or (), networks=networks, runs_dir=runs_dir, progress=progress)
@@ -113,7 +113,7 @@ def _page_file(result: ReportResult, output: Path | None) -> Path:
         raise ConfigError(f"--output {output}: is a directory; give the name of a file, as {output / PAGE}")
     if output.suffix not in (".html", ".htm"):
         raise ConfigError(
-            f"--output {output}: a page ends in .html; for others there are --markdown and --png"
+            f"--output {output}: a page must end in .html; for other formats use --markdown or --png"
         )
     return output
 
@@ -123,7 +123,7 @@ def open_in_browser(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.resolve().as_uri()):
-        typer.echo(f"edgecompress: no browser was found; open {page} yourself", err=True)
+        typer.echo(f"edgecompress: no browser found; open {page} yourself", err=True)
 
 
 def runs_(runs_dir: opt.RunsDir = Path("runs"), as_json: opt.AsJson = False) -> None:

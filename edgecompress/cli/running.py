@@ -21,14 +21,14 @@ from edgecompress.errors import EdgeCompressError
 if TYPE_CHECKING:
     from edgecompress.core.types import Record
 
-LESS_MEMORY = "end other programs, or take fewer or smaller images"
+LESS_MEMORY = "close other programs, or use fewer or smaller images"
 FAULTS_OF_SYSTEM = {
     errno.ENOSPC: "free some space, or set TMPDIR to another disk",
     errno.EDQUOT: "free some space, or set TMPDIR to another disk",
-    errno.EFBIG: "write to a disk that takes larger files",
+    errno.EFBIG: "write to a disk that allows larger files",
     errno.EROFS: "write to another folder",
-    errno.EACCES: "ask for the right to it, or take another",
-    errno.EPERM: "ask for the right to it, or take another",
+    errno.EACCES: "get permission for it, or use another",
+    errno.EPERM: "get permission for it, or use another",
     errno.ENAMETOOLONG: "give a shorter name",
     errno.EMFILE: "raise the limit with `ulimit -n`",
     errno.ENOMEM: LESS_MEMORY,

@@ -14,32 +14,35 @@ from edgecompress.cli.running import running, show
 def search(
     model: Annotated[
         str,
-        typer.Option("--model", "-m", metavar="MODEL", help="As for `compress`; the embedded network."),
+        typer.Option(
+            "--model", "-m", metavar="MODEL", help="As for `compress`; by default the embedded network."
+        ),
     ] = "zoo:fashion_resnet",
     latency_table: opt.LatencyTable = "pixel4.json",
     target_ms: Annotated[
-        float | None, typer.Option(metavar="MS", help="Milliseconds the device may take.")
+        float | None, typer.Option(metavar="MS", help="Latency target in milliseconds.")
     ] = None,
     target_speedup: opt.TargetSpeedup = None,
     max_drop: Annotated[
         float | None,
-        typer.Option(metavar="PP", help="The fastest that loses at most so many percentage points."),
+        typer.Option(metavar="PP", help="The fastest network that loses at most PP percentage points."),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="LIMIT", help="As ms=60%, macs=50% or params=1.2M.")
+        str | None, typer.Option(metavar="LIMIT", help="Such as ms=60%, macs=50% or params=1.2M.")
     ] = None,
     front: Annotated[
-        bool, typer.Option("--front", help="Show the whole trade-off, from the fastest plan to nearly dense.")
+        bool,
+        typer.Option("--front", help="Show the whole trade-off, from the fastest plan to the dense model."),
     ] = False,
     space: Annotated[
         str,
         typer.Option(
             metavar="lowrank|widths|dims|joint",
-            help="What may change: low-rank layers, channels, transformer dimensions, or all in one budget.",
+            help="What may change: ranks, channels, transformer dimensions, or all under one budget.",
         ),
     ] = "lowrank",
     search: Annotated[
-        str, typer.Option(metavar="NAME", help="How; see `edgecompress list searches`.")
+        str, typer.Option(metavar="NAME", help="Search algorithm; see `edgecompress list searches`.")
     ] = "hybrid",
     weights: opt.Weights = None,
     data: opt.Data = None,
@@ -61,20 +64,25 @@ def search(
     rounds: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N", help="Measure and correct so often; 3 where the device is at hand, 0: never."
+            min=0,
+            metavar="N",
+            help="Rounds of measuring and correcting; 3 if the device is available, 0 for none.",
         ),
     ] = None,
     preset: Annotated[
-        str, typer.Option(metavar="quick|standard|mlperf", help="How long dense and compressed are compared.")
+        str,
+        typer.Option(
+            metavar="quick|standard|mlperf", help="How thoroughly dense and compressed are compared."
+        ),
     ] = "quick",
-    serial: Annotated[str | None, typer.Option(metavar="SERIAL", help="Which phone.")] = None,
+    serial: Annotated[str | None, typer.Option(metavar="SERIAL", help="Serial number of the phone.")] = None,
     benchmark_binary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Google's benchmark_model for the phone.")
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Of one call to the device.")
+        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Timeout of one call to the device.")
     ] = 300.0,
-    adb: Annotated[str, typer.Option(metavar="PROGRAM", help="Reaches phones.")] = "adb",
+    adb: Annotated[str, typer.Option(metavar="PROGRAM", help="The adb program that reaches phones.")] = "adb",
     seed: opt.Seed = 0,
     name: opt.RunName = None,
     runs_dir: opt.RunsDir = Path("runs"),
@@ -82,12 +90,12 @@ def search(
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Find the plan that keeps most accuracy within so many milliseconds.
+    """Find the most accurate plan within a latency target.
 
-    Chooses for every layer whether it stays dense or becomes low-rank, by the
-    milliseconds of a latency table; builds and repairs the network; measures it on
-    the table's device where that is at hand, and searches again until the measured
-    value is what was asked for. Exits with 1 where it cannot be.
+    Decides for every layer whether it stays dense or becomes low-rank, by a latency
+    table; builds and repairs the network; measures it on the table's device if that is
+    available, and searches again until the measured latency meets the target. Exits
+    with 1 if it cannot.
 
     \b
     Examples:
@@ -146,14 +154,15 @@ def search(
 
 def resume(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Name of the run; the only unfinished one.")
+        str | None,
+        typer.Argument(metavar="[RUN]", help="Name of the run; by default the only unfinished one."),
     ] = None,
     runs_dir: opt.RunsDir = Path("runs"),
     as_json: opt.AsJson = False,
 ) -> None:
-    """Go on with a run that was stopped or killed.
+    """Continue a run that was stopped or killed.
 
-    What it had finished is not done again; the result is the same as without the
+    Finished steps are not repeated; the result is the same as without the
     interruption.
 
     \b

@@ -16,7 +16,7 @@ def synthesize(
         str, typer.Argument(metavar="MODEL", help="As for `compress`; it needs batch norms and weights.")
     ],
     weights: opt.Weights = None,
-    images: Annotated[int, typer.Option(min=1, metavar="N", help="How many to make.")] = 256,
+    images: Annotated[int, typer.Option(min=1, metavar="N", help="Number of images to make.")] = 256,
     preset: Annotated[
         str,
         typer.Option(
@@ -25,21 +25,24 @@ def synthesize(
         ),
     ] = "ours",
     iterations: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most, per batch; else the preset's.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Most iterations per batch; by default the preset's."),
     ] = None,
     batch_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Made together, and in one file.")
+        int | None, typer.Option(min=1, metavar="N", help="Images made together, and stored in one file.")
     ] = None,
     statistics: Annotated[
-        str | None, typer.Option(metavar="image|batch", help="Of each image by itself, or of a whole batch.")
+        str | None,
+        typer.Option(metavar="image|batch", help="Match statistics of each image, or of a whole batch."),
     ] = None,
     class_weight: Annotated[
-        float | None, typer.Option(min=0, metavar="X", help="Of looking like a given class; 0: no classes.")
+        float | None, typer.Option(min=0, metavar="X", help="Weight of the class loss; 0 for no classes.")
     ] = None,
     smooth_weight: Annotated[
-        float | None, typer.Option(min=0, metavar="X", help="Of neighbouring pixels being alike.")
+        float | None,
+        typer.Option(min=0, metavar="X", help="Weight of smoothness between neighbouring pixels."),
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The first one.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(metavar="X", help="Initial learning rate.")] = None,
     input_size: opt.InputSize = None,
     channels: opt.Channels = None,
     mean: opt.Mean = None,
@@ -52,13 +55,13 @@ def synthesize(
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Make images from what MODEL remembers of its training.
+    """Make images from the batch-norm statistics of MODEL.
 
-    Batch norms store mean and variance of their inputs; images are changed until
-    they lead to the same. They serve where no photographs are at hand: give the
-    run to --data of compress, search or prune. Look at contact-sheet.png first.
-    A run that was stopped goes on with `edgecompress resume`; under torchrun
-    batches are dealt out to processes.
+    Batch norms store the mean and variance of their inputs; images are changed until
+    they give the same. Use them if you have no real images: pass the run as --data
+    to compress, search or prune. Look at contact-sheet.png first. `edgecompress
+    resume` continues a run that was stopped; under torchrun, batches are
+    distributed over processes.
 
     \b
     Examples:

@@ -16,50 +16,53 @@ def topology(
         str, typer.Option(metavar="darts|nats", help="Which cells: 14 edges and 8 operations, or 6 and 5.")
     ] = "darts",
     method: Annotated[
-        str, typer.Option(metavar="rarts|darts1", help="How: two sets of weights, or one.")
+        str, typer.Option(metavar="rarts|darts1", help="Train two sets of weights, or one.")
     ] = "rarts",
     operations: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these operations, as none,skip,sep3,avg3.")
+        str | None, typer.Option(metavar="A,B", help="Only these operations, such as none,skip,sep3,avg3.")
     ] = None,
-    channels: Annotated[int, typer.Option(min=1, metavar="N", help="Of the first cells.")] = 4,
-    cells: Annotated[int, typer.Option(min=3, metavar="N", help="In all; nats takes 3, 6, 9, ...")] = 3,
+    channels: Annotated[int, typer.Option(min=1, metavar="N", help="Channels of the first cells.")] = 4,
+    cells: Annotated[
+        int, typer.Option(min=3, metavar="N", help="Number of cells; nats takes 3, 6, 9, ...")
+    ] = 3,
     steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of the search; 60 when not given.")
+        int | None, typer.Option(min=1, metavar="N", help="Search steps; 60 by default.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Instead of --steps: times through the images.")
+        int | None, typer.Option(min=1, metavar="N", help="Passes over the images, instead of --steps.")
     ] = None,
-    batch_images: Annotated[int, typer.Option(min=1, metavar="N", help="Per step and half.")] = 32,
+    batch_images: Annotated[int, typer.Option(min=1, metavar="N", help="Images per step and half.")] = 32,
     train_steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Training of the network that is found.")
+        int, typer.Option(min=0, metavar="N", help="Training steps of the network that is found.")
     ] = 200,
     data: Annotated[
         str, typer.Option(metavar="SOURCE", help="Images with labels; see `edgecompress list data`.")
     ] = "fashion-mnist",
     images: Annotated[
-        int | None, typer.Option(min=2, metavar="N", help="To search on; all, at most 20,000.")
+        int | None, typer.Option(min=2, metavar="N", help="Images to search on; all, at most 20,000.")
     ] = None,
     report_images: opt.ReportImages = None,
     input_size: opt.InputSize = None,
     mean: opt.Mean = None,
     std: opt.Std = None,
     latency_table: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="Minimise the milliseconds it predicts as well.")
+        str | None, typer.Option(metavar="TABLE", help="Also minimise the latency this table predicts.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Measure operators there that the table lacks.")
+        str | None, typer.Option(metavar="NAME", help="Device to measure operators on that the table lacks.")
     ] = None,
     gamma: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="X", help="Weight of the milliseconds; has no unit. Chosen if not given."
+            min=0, metavar="X", help="Weight of the latency, without unit; chosen automatically by default."
         ),
     ] = None,
     alpha_lr: Annotated[
-        float | None, typer.Option(min=0, metavar="X", help="Learning rate of scores; by the steps.")
+        float | None,
+        typer.Option(min=0, metavar="X", help="Learning rate of the scores; by default from the steps."),
     ] = None,
     max_skips: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="At most so many skip connections per cell.")
+        int | None, typer.Option(min=0, metavar="N", help="Most skip connections per cell.")
     ] = None,
     seed: opt.Seed = 0,
     name: opt.RunName = None,
@@ -68,12 +71,12 @@ def topology(
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Find out how a network should be wired.
+    """Search how a network should be wired.
 
-    Searches by gradient which operations connect the states of a cell, builds the
-    network of such cells, trains it in short and writes it as a run that can be
-    exported and measured. With a latency table, milliseconds count as well as
-    accuracy; skip connections are counted, as searches like to collapse to them.
+    A gradient search decides which operations connect the states of a cell. The
+    network of such cells is built, trained briefly and written as a run that can be
+    exported and measured. With a latency table, latency counts as well as accuracy.
+    The result gives the share of skip connections, since searches tend to collapse to them.
 
     \b
     Examples:

@@ -14,27 +14,33 @@ from edgecompress.cli.running import running, show
 def train(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="See `edgecompress list models`.")],
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="How; see `edgecompress list methods`.")
+        str, typer.Option(metavar="NAME", help="Training method; see `edgecompress list methods`.")
     ] = "plain",
     weights: opt.Weights = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start from random weights, whatever the model brings.")
+        bool, typer.Option("--fresh", help="Start from random weights, even if the model has trained ones.")
     ] = False,
     data: Annotated[
         str | None, typer.Option(metavar="SOURCE", help="Images with labels; see `edgecompress list data`.")
     ] = None,
     report_data: opt.ReportData = None,
-    epochs: Annotated[float, typer.Option(metavar="N", help="Times through the images; 0.5 is half.")] = 10.0,
-    batch_images: Annotated[int, typer.Option(min=1, metavar="N", help="Per step, all processes.")] = 128,
+    epochs: Annotated[
+        float, typer.Option(metavar="N", help="Passes over the images; 0.5 is half a pass.")
+    ] = 10.0,
+    batch_images: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Images per step, over all processes.")
+    ] = 128,
     optimizer: Annotated[
         str, typer.Option(metavar="NAME", help="See `edgecompress list optimisers`.")
     ] = "sgd",
     lr: Annotated[
-        float | None, typer.Option(min=0, metavar="X", help="Largest learning rate; by the optimizer.")
+        float | None, typer.Option(min=0, metavar="X", help="Peak learning rate; by default the optimizer's.")
     ] = None,
-    momentum: Annotated[float, typer.Option(min=0, max=1, metavar="X", help="Of sgd, pugd and sam.")] = 0.9,
+    momentum: Annotated[
+        float, typer.Option(min=0, max=1, metavar="X", help="Momentum of sgd, pugd and sam.")
+    ] = 0.9,
     weight_decay: Annotated[
-        float, typer.Option(min=0, metavar="X", help="On weights; not on biases and norms.")
+        float, typer.Option(min=0, metavar="X", help="Weight decay, not on biases and norms.")
     ] = 5e-4,
     schedule: Annotated[
         str,
@@ -43,66 +49,86 @@ def train(
         ),
     ] = "cosine",
     warmup: Annotated[
-        float, typer.Option(metavar="SHARE", help="Of all steps, for the rate to rise.")
+        float, typer.Option(metavar="SHARE", help="Share of all steps over which the learning rate rises.")
     ] = 0.05,
     augment: Annotated[
-        str, typer.Option(metavar="A,B", help="How images are varied: crop4, flip, erase10 or none.")
+        str, typer.Option(metavar="A,B", help="Data augmentation: crop4, flip, erase10 or none.")
     ] = "none",
-    smoothing: Annotated[float, typer.Option(metavar="X", help="Of labels.")] = 0.0,
+    smoothing: Annotated[float, typer.Option(metavar="X", help="Label smoothing.")] = 0.0,
     ema: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Average the weights, as 0.999; judged and kept instead."),
+        typer.Option(
+            metavar="X", help="Decay of a moving average of the weights, such as 0.999; it is then kept."
+        ),
     ] = None,
-    clip_norm: Annotated[float | None, typer.Option(min=0, metavar="X", help="Longest gradient.")] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option(min=0, metavar="X", help="Largest gradient norm.")
+    ] = None,
     precision: opt.Precision = "float32",
     norms: Annotated[
-        str, typer.Option(metavar="train|frozen", help="Batch norms: learn statistics, or keep and use them.")
+        str,
+        typer.Option(
+            metavar="train|frozen", help="Batch norms: update their statistics, or keep and use them."
+        ),
     ] = "train",
     teacher: Annotated[
-        str | None, typer.Option(metavar="MODEL|RUN", help="Learn from its answers as well as from labels.")
+        str | None, typer.Option(metavar="MODEL|RUN", help="Distil from this network as well as from labels.")
     ] = None,
     teacher_weight: Annotated[
-        float, typer.Option(metavar="SHARE", help="Of the loss; the rest is labels.")
+        float, typer.Option(metavar="SHARE", help="Share of the distillation loss; the rest is labels.")
     ] = 0.5,
-    temperature: Annotated[float, typer.Option(metavar="T", help="Of the teacher's answers.")] = 4.0,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", help="Temperature of the teacher's answers.")
+    ] = 4.0,
     radius: Annotated[
-        str | None, typer.Option(metavar="R", help="pugd, sam, asam: as 1 or cos:1.5:0.5.")
+        str | None, typer.Option(metavar="R", help="pugd, sam, asam: radius, such as 1 or cos:1.5:0.5.")
     ] = None,
-    scale: Annotated[str | None, typer.Option(metavar="S", help="pugd: of the first gradient.")] = None,
+    scale: Annotated[str | None, typer.Option(metavar="S", help="pugd: scale of the first gradient.")] = None,
     timing: Annotated[
         str, typer.Option(metavar="none|variance|gap|at:X", help="pugd: when the second pass begins.")
     ] = "none",
-    factors: Annotated[int, typer.Option(min=1, metavar="N", help="lorita: per weight.")] = 2,
+    factors: Annotated[int, typer.Option(min=1, metavar="N", help="lorita: factors per weight.")] = 2,
     mode: Annotated[
         str, typer.Option(metavar="channel|spatial", help="decomposable, trp: how kernels are split.")
     ] = "channel",
     smallest: Annotated[
-        float, typer.Option(metavar="SHARE", help="decomposable: of singular values.")
+        float,
+        typer.Option(metavar="SHARE", help="decomposable: smallest share of singular values in a step."),
     ] = 0.01,
-    largest: Annotated[float, typer.Option(metavar="SHARE", help="decomposable: of singular values.")] = 0.25,
+    largest: Annotated[
+        float, typer.Option(metavar="SHARE", help="decomposable: largest share of singular values in a step.")
+    ] = 0.25,
     low_rank_share: Annotated[
-        float, typer.Option(min=0, max=1, metavar="X", help="decomposable: of the loss.")
+        float, typer.Option(min=0, max=1, metavar="X", help="decomposable: share of the low-rank loss.")
     ] = 0.5,
     low_rank_images: Annotated[
-        float, typer.Option(metavar="SHARE", help="decomposable: of a batch, for the low-rank loss.")
+        float, typer.Option(metavar="SHARE", help="decomposable: share of a batch for the low-rank loss.")
     ] = 1.0,
-    energy: Annotated[float, typer.Option(metavar="SHARE", help="trp: kept by a truncation.")] = 0.995,
+    energy: Annotated[float, typer.Option(metavar="SHARE", help="trp: energy kept by a truncation.")] = 0.995,
     nuclear: Annotated[
         float, typer.Option(min=0, metavar="X", help="trp: weight of the sum of singular values.")
     ] = 3e-4,
-    least_rank: Annotated[int, typer.Option(min=1, metavar="N", help="decomposable: of any layer.")] = 5,
+    least_rank: Annotated[
+        int, typer.Option(min=1, metavar="N", help="decomposable: least rank of any layer.")
+    ] = 5,
     refresh: Annotated[
         int, typer.Option(min=1, metavar="N", help="decomposable, trp: steps between decompositions.")
     ] = 10,
     orthonormal: Annotated[
-        float, typer.Option(min=0, metavar="X", help="bsconv-s: weight of the penalty.")
+        float, typer.Option(min=0, metavar="X", help="bsconv-s: weight of the orthonormality penalty.")
     ] = 0.1,
-    middle: Annotated[float, typer.Option(metavar="SHARE", help="bsconv-s: channels in the middle.")] = 0.25,
+    middle: Annotated[
+        float, typer.Option(metavar="SHARE", help="bsconv-s: share of channels in the middle.")
+    ] = 0.25,
     training_images: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most; all that are not set aside.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Most training images; by default all that are not set aside."),
     ] = None,
     selection_images: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="To choose the best epoch; a tenth, at most 2,000.")
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="Images to choose the best epoch with; a tenth, at most 2,000."
+        ),
     ] = None,
     report_images: opt.ReportImages = None,
     input_size: opt.InputSize = None,
@@ -117,12 +143,12 @@ def train(
     config: opt.Config = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Train a model, so that it is accurate or easy to compress.
+    """Train a model for accuracy, or so that it is easy to compress.
 
-    Keeps the epoch that is best on images set aside for choosing. Killed, it goes
-    on with `edgecompress resume`. Several machines: start it with torchrun. The
-    run loads, exports and measures like any other, and its weights.safetensors is
-    what --weights of other commands takes.
+    Keeps the epoch that is best on the selection images. If killed, continue with
+    `edgecompress resume`. On several machines, start it with torchrun. The run loads,
+    exports and is measured like any other; pass its weights.safetensors to other
+    commands as --weights.
 
     \b
     Examples:

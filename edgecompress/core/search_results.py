@@ -119,7 +119,7 @@ class SearchResult(Record):
     front_shown: bool
     """Whether it was asked for."""
     slower: tuple[Slower, ...]
-    """Saves FLOPs, costs time: what was left out for that."""
+    """Saves MACs, costs time: what was excluded for that."""
     split: SplitSummary | None
     steps: tuple[tuple[str, str], ...]
     seconds: dict[str, float]

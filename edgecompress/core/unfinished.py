@@ -100,7 +100,7 @@ def resumable_run(start: Start) -> Iterator[tuple[NewRun, Memo]]:
 def _kept_for_later(work: Path, runs_dir: Path, name: str) -> Iterator[Memo]:
     """Removes the work at the end, unless it is of use to `edgecompress resume`."""
     memo = Memo(work)
-    go_on = f"to go on: {resume_command(runs_dir, name)}"
+    go_on = f"to continue: {resume_command(runs_dir, name)}"
     try:
         yield memo
     except KeyboardInterrupt:
@@ -152,8 +152,8 @@ def _locked(work: Path, start: Start, name: str) -> Iterator[Path]:
         begun = (work / BEGUN_FILE).is_file()
         if begun and not start.resuming and not start.overwrite:
             raise ArtefactError(
-                f"{start.runs_dir / name}: was begun and is not finished; go on with "
-                f"`{resume_command(start.runs_dir, name)}`, or begin anew with --overwrite"
+                f"{start.runs_dir / name}: is unfinished; continue with "
+                f"`{resume_command(start.runs_dir, name)}`, or start over with --overwrite"
             )
         if not begun or not start.resuming:
             _begin(work, start, name)
@@ -217,12 +217,12 @@ def _check_same(work: Path, start: Start) -> None:
     changed = [name for name in names if start.inputs.get(name) != begun.inputs.get(name)]
     if changed:
         raise ArtefactError(
-            f"{work}: {', '.join(changed)} changed since the run was begun; begin anew with --overwrite"
+            f"{work}: {', '.join(changed)} changed since the run was started; start over with --overwrite"
         )
     if begun.version != __version__:
         raise ArtefactError(
-            f"{work}: was begun by edgecompress {begun.version}, this is {__version__}; "
-            "begin anew with --overwrite"
+            f"{work}: was started by edgecompress {begun.version}, this is {__version__}; "
+            "start over with --overwrite"
         )
 
 
@@ -266,7 +266,7 @@ def find_unfinished(runs_dir: Path, name: str | None = None) -> Unfinished:
     if file.is_file():
         return Unfinished(runs_dir, read_record(file, Begun))
     if (runs_dir / path.name / RUN_FILE).is_file():
-        raise ArtefactError(f"{runs_dir / path.name}: is finished; there is nothing to go on with")
+        raise ArtefactError(f"{runs_dir / path.name}: is finished; there is nothing to resume")
     known = ", ".join(_unfinished(runs_dir)) or "none"
     raise ArtefactError(f"{name}: is not an unfinished run of {runs_dir}; unfinished are: {known}")
 

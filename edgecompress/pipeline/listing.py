@@ -40,9 +40,9 @@ def _models() -> tuple[ListItem, ...]:
     from edgecompress.nets.entries import Entry
 
     others = (
-        ListItem(name="torchvision:NAME", summary="any classifier of torchvision; bring the weights"),
-        ListItem(name="timm:NAME", summary="any model of timm (extra: timm); bring the weights"),
-        ListItem(name="cells:genotype.json", summary="cells that `topology` found; bring the weights"),
+        ListItem(name="torchvision:NAME", summary="any classifier of torchvision; pass --weights"),
+        ListItem(name="timm:NAME", summary="any model of timm (extra: timm); pass --weights"),
+        ListItem(name="cells:genotype.json", summary="cells that `topology` found; pass --weights"),
         ListItem(name="python:pkg.mod:factory", summary="a function or class of an importable module"),
         ListItem(name="path/file.py:factory", summary="a function or class of your own file"),
     )

@@ -51,7 +51,7 @@ def resume(
     found = find_unfinished(runs_dir, run)
     begun = found.begun
     if begun.command not in COMMANDS:
-        raise ArtefactError(f"{begun.name}: {begun.command!r} cannot go on; begin anew with --overwrite")
+        raise ArtefactError(f"{begun.name}: {begun.command!r} cannot be resumed; start over with --overwrite")
     command = COMMANDS[begun.command]
     try:
         options = typed_options(command, begun.options)

@@ -58,5 +58,5 @@ def _begun(one: Begun, runs_dir: Path) -> RunLine:
         command=one.command,
         model=str(one.options.get("model") or ""),
         finished=False,
-        problem=f"not finished; go on with `edgecompress resume {one.name}`",
+        problem=f"unfinished; continue with `edgecompress resume {one.name}`",
     )

@@ -68,7 +68,7 @@ def device_of(loop: Loop, memo: Memo) -> tuple[Target | None, str | None]:
     except (*UNREACHABLE, ConfigError) as error:
         if loop.rounds is not None:  # asked for in so many words
             raise
-        return None, f"{table.device} is not at hand: {error}"
+        return None, f"{table.device} is not available: {error}"
 
 
 def _chosen(loop: Loop, prepared: Prepared, metric: Metric, limit: float, standing: Standing) -> Choices:

@@ -48,7 +48,7 @@ def _subject(bench: DeviceBench) -> str:
 def _heading(result: BenchResult, measurements: Iterable[Measurement]) -> str:
     if _exact(measurements):
         return "times modelled from counted instructions"
-    return f"preset {result.preset}, files measured in turns"
+    return f"preset {result.preset}, files interleaved"
 
 
 def _exact(measurements: Iterable[Measurement]) -> bool:
@@ -118,7 +118,7 @@ def _comparisons(comparisons: Sequence[Comparison]) -> list[RenderableType]:
 
 def _earlier(comparisons: Iterable[Comparison]) -> list[RenderableType]:
     compared = [(one.other, Text(one.statement)) for one in comparisons]
-    return _table_of("against before (not in turns, so drift counts)", compared)
+    return _table_of("against the earlier result (not interleaved, so drift counts)", compared)
 
 
 def _table_of(header: str, entries: Sequence[tuple[str, Text]]) -> list[RenderableType]:

@@ -27,6 +27,7 @@ def compress_text(result: CompressResult) -> RenderableType:
         *lines(f"{step}: {outcome}" for step, outcome in result.steps),
         stage_times(result.seconds),
         where_written(result.run),
+        Text("next: edgecompress export --tflite, then edgecompress bench"),
     )
 
 

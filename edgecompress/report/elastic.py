@@ -50,13 +50,13 @@ def _cells(result: ElasticResult, one: SizeFigures) -> list[str]:
 
 def _remarks(result: ElasticResult) -> list[str]:
     score = "top-1 %" if result.score == "top-1" else "answers of the whole network, %"
-    found = [f"selection, report: {score} on images for choosing, top-1 % on others" + _where(result)]
+    found = [f"selection: {score} on selection images; report: top-1 % on report images" + _where(result)]
     for one in ordered_sizes(result):
         if one.network != one.name:
             worse = f"{one.found.score:.2f} at its own size"
             found.append(f"* {one.name} is the network of {one.network}, which fits and is better: {worse}")
     if result.norms is not None:
-        found.append(f"batch norms renewed {result.norms}, on {result.norm_images} training images")
+        found.append(f"batch norms recomputed {result.norms}, on {result.norm_images} training images")
     return found
 
 

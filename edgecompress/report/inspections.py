@@ -22,7 +22,9 @@ def inspect_text(result: InspectResult) -> RenderableType:
         Text(
             f"{count(result.params)} parameters, {count(result.macs)} MACs, {megabytes(result.weight_bytes)}"
         ),
-        *lines([f"* the layers the papers compress ({len(result.targets)})"] if result.targets else []),
+        *lines(
+            [f"* compressed by default (--layers paper): {len(result.targets)}"] if result.targets else []
+        ),
         *left_alone(result.skipped),
     )
 

@@ -14,7 +14,7 @@ from edgecompress.report.figures import before_after, split_line, stage_times, w
 from edgecompress.report.numbers import share
 from edgecompress.report.tables import add_row, lines, table, title
 
-KINDS = {"channels": "channels", "hidden": "hidden units", "head_dim": "dimensions of heads"}
+KINDS = {"channels": "channels", "hidden": "hidden units", "head_dim": "head dimensions"}
 NAMES_SHOWN = 3
 
 
@@ -58,4 +58,4 @@ def _refused(refused: Iterable[tuple[str, str]]) -> Iterator[str]:
         names[reason].append(name or "the model")
     for reason, own in names.items():
         more = f" and {len(own) - NAMES_SHOWN} more" if len(own) > NAMES_SHOWN else ""
-        yield f"left as wide: {', '.join(own[:NAMES_SHOWN])}{more}: {reason}"
+        yield f"width unchanged: {', '.join(own[:NAMES_SHOWN])}{more}: {reason}"

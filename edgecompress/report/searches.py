@@ -73,7 +73,7 @@ def _loop(latency: Latency) -> Iterable[Text]:
         yield Text(_round(one))
     if latency.comparison is not None:
         yield Text(
-            f"dense against compressed, in turns ({latency.provenance}): {latency.comparison.statement}"
+            f"dense against compressed, interleaved ({latency.provenance}): {latency.comparison.statement}"
         )
     if latency.not_measured is not None:
         yield Text(f"not measured: {latency.not_measured}")
@@ -81,7 +81,7 @@ def _loop(latency: Latency) -> Iterable[Text]:
 
 def _round(one: Round) -> str:
     error = f"{100 * one.error:+.1f} %"
-    told = "as asked for" if one.met else "too slow"
+    told = "on target" if one.met else "too slow"
     what = "plan" if one.file == "spliced" else "exported network"
     return (
         f"round {one.number}: {what} takes {one.measured_ms:.4g} ms, {told}; predicted "
@@ -136,7 +136,7 @@ def _slower(slower: Iterable[Slower]) -> list[Text]:
     shown = list(alike.items())[:SHOWN_SLOWER]
     named = (f"  {what}: {_layers(layers)}" for what, layers in shown)
     left_out = "1 block was" if blocks == 1 else f"{blocks} blocks were"
-    return lines([f"saves FLOPs, costs time: {left_out} left out for that, as", *named])
+    return lines([f"saves MACs, costs time: {left_out} excluded, such as", *named])
 
 
 def _tempting(one: Slower) -> str:

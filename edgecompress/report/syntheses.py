@@ -15,7 +15,7 @@ from edgecompress.report.tables import add_row, lines, table, title
 
 SHOWN = 12
 """Files listed one by one."""
-WHY = {"iterations": "all iterations", "plateau": "no longer better", "diverged": "diverged"}
+WHY = {"iterations": "all iterations", "plateau": "no improvement", "diverged": "diverged"}
 
 
 def synthesis_text(result: SynthesisResult) -> RenderableType:
@@ -38,7 +38,7 @@ def _model(ref: ModelRef) -> str:
 
 
 def _shards(shards: tuple[ShardSummary, ...]) -> Table:
-    rows = table("file", "images", "loss", "to", "class as asked", "iterations", "ended by", right_from=1)
+    rows = table("file", "images", "loss", "to", "as target class", "iterations", "ended by", right_from=1)
     for one in shards:
         asked = "-" if one.asked_class is None else f"{100 * one.asked_class:.0f} %"
         figures = (f"{one.start_loss:.4g}", f"{one.end_loss:.4g}", asked, str(one.iterations))
@@ -48,5 +48,5 @@ def _shards(shards: tuple[ShardSummary, ...]) -> Table:
 
 def _how(settings: SynthesisSettings) -> str:
     of = "each image" if settings.statistics == "image" else f"{settings.batch_images} images together"
-    classes = ", classes dealt out evenly" if settings.class_weight else ""
+    classes = ", classes evenly distributed" if settings.class_weight else ""
     return f"preset {settings.preset}: statistics of {of}{classes}"

@@ -56,5 +56,5 @@ def _figures(result: TopologyResult) -> Table:
 
 def _add_latency(rows: Table, latency: CellLatency) -> None:
     add_row(rows, f"predicted ms, {latency.device} ({latency.provenance})", f"{latency.predicted_ms:.4g}")
-    add_row(rows, "of that searched", f"{latency.cells_ms:.4g}")
+    add_row(rows, "of which searched cells", f"{latency.cells_ms:.4g}")
     add_row(rows, "weight of the latency (gamma)", f"{latency.gamma:.3g}")

@@ -59,7 +59,7 @@ _EFFICIENTNET = _RESNET18.model_copy(
 SYNTHESIS_PRESETS = {
     preset.name: preset
     for preset in (
-        SynthesisPreset("ours", "statistics of whole batches, classes dealt out evenly", _OURS),
+        SynthesisPreset("ours", "statistics of whole batches, classes evenly distributed", _OURS),
         SynthesisPreset(
             "paper-resnet18", "as published: each image by itself, sums over channels", _RESNET18
         ),

@@ -37,7 +37,7 @@ ADDED = {
     r"edgecompress (search|compress|prune)": FEW_IMAGES,
     r"compress search(?!.*(-m|--model))|search .*fashion_resnet": "--layers stage3.1.* --target-speedup 1.1",
     r"(search|latency build) .*zoo:resnet20": "--layers layer3.1.*",
-    r"search .*(zoo:resnet20|a76\.json)": "--target-speedup 1.05",
+    r"search .*(zoo:resnet20|(a76|here|phone)\.json)": "--target-speedup 1.05",
     r"(search|latency build) .*my_net": "--layers 6",
     r"my_net.* --input-size": "--input-size 32x32",
     r"search .*svd-nas": "--families S2",

@@ -38,7 +38,7 @@ def _sizes(model: nn.Module, group: Group) -> Tensor:
     ]
     parts = [_unit_weights(model, group, cut) for cut in weighted if cut.axis != "head_dim"]
     if not parts:
-        raise ConfigError(f"{group.name}: no layer with weights makes or reads it; magnitude says nothing")
+        raise ConfigError(f"{group.name}: no layer with weights makes or reads it; magnitude does not apply")
     return torch.cat(parts, dim=1).square().mean(dim=1).sqrt()
 
 
