@@ -34,6 +34,7 @@ from scoreboard_names import METHODS
 from scoreboard_page import markdown
 from scoreboard_plot import write_plot
 from scoreboard_scene import MODELS, RUNTIMES, open_scene
+from scoreboard_summary import int8_summary, summary
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def main() -> None:
     options = parser().parse_args()
     if options.markdown:
         rows = read_rows(options.markdown)
-        print(markdown(rows))
+        print("\n\n".join((summary(rows), int8_summary(rows), markdown(rows))))
         if options.plot:
             write_plot(rows, options.plot)
         return

@@ -123,7 +123,7 @@ def _table(board: Board) -> Iterator[str]:
 
 
 def _line(board: Board, one: Entry, *, with_training: bool) -> str:
-    is_first = one.point is not None and one is _first(board.at(one.point), trained=False)
+    is_first = one.point is not None and one is first_at(board, one.point, trained=False)
     low, high = one.measured["ms_interval"]
     exact = one.measured["how_known"] == "emulated"
     ms = f"{one.measured['ms']:.3g}" + ("" if exact else f" ({low:.3g} to {high:.3g})")
@@ -137,7 +137,7 @@ def _line(board: Board, one: Entry, *, with_training: bool) -> str:
         f"**{_percent(one.made)}**" if is_first else _percent(one.made),
     ]
     if with_training:
-        led = one.point is not None and one is _first(board.at(one.point), trained=True)
+        led = one.point is not None and one is first_at(board, one.point, trained=True)
         text = "" if one.trained is None else _percent(one.trained)
         cells.append(f"**{text}**" if led and text else text)
     return f"| {' | '.join(cells)} |"
@@ -146,10 +146,11 @@ def _line(board: Board, one: Entry, *, with_training: bool) -> str:
 def _share(one: Entry) -> str:
     low, high = one.measured["share_interval"]
     interval = "" if one.measured["how_known"] == "emulated" else f" ({low:.3f} to {high:.3f})"
-    return f"{one.share:.3f}{interval}{' !' if _is_over(one) else ''}"
+    return f"{one.share:.3f}{interval}{' !' if is_over(one) else ''}"
 
 
-def _is_over(one: Entry) -> bool:
+def is_over(one: Entry) -> bool:
+    """Tells whether a network takes more than its point in the last measurement."""
     return one.point is not None and one.share > one.point * (1 + OVER)
 
 
@@ -157,8 +158,9 @@ def _percent(row: Row) -> str:
     return f"{row['top1']:.2f} ± {half_width(row['top1'], row['images']):.2f}"
 
 
-def _first(entries: Sequence[Entry], *, trained: bool) -> Entry | None:
-    known = [one for one in entries if not trained or one.trained is not None]
+def first_at(board: Board, point: float, *, trained: bool) -> Entry | None:
+    """Returns the most accurate network in float32 that was made for a point."""
+    known = [one for one in board.at(point) if not trained or one.trained is not None]
     return max(known, key=lambda one: _score(one, trained=trained), default=None)
 
 
@@ -201,7 +203,7 @@ def _standing(board: Board, point: float, *, trained: bool) -> str:
 
 def _over(board: Board, point: float) -> list[str]:
     late = [
-        f"{one.method} by {100 * (one.share / point - 1):.1f} %" for one in board.at(point) if _is_over(one)
+        f"{one.method} by {100 * (one.share / point - 1):.1f} %" for one in board.at(point) if is_over(one)
     ]
     return [f"In the last measurement above {point:g} of the time (`!`): {', '.join(late)}."] if late else []
 

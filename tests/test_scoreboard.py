@@ -223,6 +223,21 @@ def test_the_interval_of_a_percentage_is_that_of_its_images(page):
     assert page.half_width(100.0, 500) > 0
 
 
+def test_the_summary_has_a_line_for_every_point(found_by_name):
+    short = importlib.import_module("scoreboard_summary")
+    more = {
+        ("ours", 0.6): (0.59, 88.0),
+        ("int8 alone", None): (0.5, 91.9),
+        ("ours + int8", 0.75): (0.4, 90.9),
+    }
+    rows = lines(DENSE | GOOD | more, trained={("ours", 0.75): 91.5, ("LR-S2", 0.75): 91.7})
+    rows = [one | {"model": "resnet20", "runtime": "litert"} for one in rows]
+    _, _, first, second = short.summary(rows).splitlines()
+    assert first.startswith("| ResNet-20, LiteRT here | 0.75 | **91.00** → 91.50 |")
+    assert "| 70.00 → **91.70** |" in first and second.startswith("|  | 0.60 | **88.00** | - |")
+    assert "91.90 in 0.50 of the time | 90.90 in 0.40" in short.int8_summary(rows)
+
+
 # Two networks on the same images
 
 
