@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scoreboard_answers import difference, half_width
 from scoreboard_journal import Row
-from scoreboard_names import COMPRESSED, DENSE, INT8, METHODS, OURS, OURS_INT8
+from scoreboard_names import COMPRESSED, DENSE, INT8, METHODS, OURS, OURS_INT8, place_order
 
 OVER = 0.01
 """Share by which a network may be above its point in the last measurement and still be said to meet it."""
@@ -66,7 +66,7 @@ class Board:
 
 def boards(rows: Sequence[Row]) -> list[Board]:
     """Returns what was made and measured, by network and runtime."""
-    places = dict.fromkeys((row["model"], row["runtime"]) for row in rows)
+    places = sorted({_place(row) for row in rows}, key=lambda one: place_order(*one))
     found = [_board(*place, [row for row in rows if _place(row) == place]) for place in places]
     return [one for one in found if one is not None]
 

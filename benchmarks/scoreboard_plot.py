@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scoreboard_journal import Row
-from scoreboard_names import DENSE, INT8, METHODS, OURS, OURS_INT8
+from scoreboard_names import DENSE, INT8, METHODS, OURS, OURS_INT8, place_name
 from scoreboard_page import Board, Entry, boards
 
 from edgecompress.report.axes import Scale, frame
@@ -25,9 +25,11 @@ HUES = {
     "LR-S2": "s4g",
     "SVD-NAS, as published": "tucker",
 }
-COLUMNS, PANEL, GAP, LEGEND = 2, (460.0, 300.0), (70.0, 84.0), 60.0
+COLUMNS, PANEL, GAP, LEGEND = 3, (430.0, 280.0), (70.0, 84.0), 60.0
 DEEPEST = 20.0
 """Points below dense that are shown; what is worse lies on the lower edge."""
+SLOWEST = 1.3
+"""Share of the dense network's time that is shown; what is slower lies on the right edge."""
 
 
 def write_plot(rows: Sequence[Row], file: Path) -> None:
@@ -43,12 +45,13 @@ def write_plot(rows: Sequence[Row], file: Path) -> None:
 
 def draw(found: Sequence[Board]) -> Drawing:
     """Returns all panels in one drawing, with one legend."""
-    rows = -(-len(found) // COLUMNS)
-    width = COLUMNS * PANEL[0] + (COLUMNS - 1) * GAP[0] + 60
+    columns = max(min(COLUMNS, len(found)), 2)
+    rows = -(-len(found) // columns)
+    width = columns * PANEL[0] + (columns - 1) * GAP[0] + 60
     shapes = _legend()
     for number, board in enumerate(found):
-        left = 50 + number % COLUMNS * (PANEL[0] + GAP[0])
-        top = LEGEND + 40 + number // COLUMNS * (PANEL[1] + GAP[1])
+        left = 50 + number % columns * (PANEL[0] + GAP[0])
+        top = LEGEND + 40 + number // columns * (PANEL[1] + GAP[1])
         shapes += _panel(board, left, top)
     return Drawing(width, LEGEND + rows * (PANEL[1] + GAP[1]) + 20, "Scoreboard", tuple(shapes))
 
@@ -59,21 +62,23 @@ def _legend() -> list[Shape]:
         x, y = 10 + number % 5 * 195.0, 12 + number // 5 * 22.0
         shapes.append(_mark((x, y), method, method))
         shapes.append(Words(x + 11, y + 4, method, "ink"))
-    told = "ring: trained; on the axis: lower"
+    told = "ring: trained; on an edge: further out"
     return [*shapes, Words(10 + 4 * 195.0 + 11, 38, told)]
 
 
 def _panel(board: Board, left: float, top: float) -> list[Shape]:
     everything = [board.dense, *board.entries]
     shares = [one.share for one in everything]
-    x = Scale(max(min(shares) - 0.05, 0), 1.05, left, left + PANEL[0])
+    x = Scale(max(min(shares) - 0.05, 0), min(max(shares) + 0.05, SLOWEST), left, left + PANEL[0])
     scores = [one.top1 for one in everything] + [one.trained_top1 or 0 for one in everything]
     best = max(scores)
     lowest = max(min(one for one in scores if one > 0), board.dense.top1 - DEEPEST)
     room = 0.06 * (best - lowest) or 1.0
     y = Scale(lowest - room, best + room, top + PANEL[1], top)
     shapes = frame(x, y, "share of the dense network's milliseconds", "top-1 %")
-    shapes.append(Words(left + 60, top - 14, f"{board.model}, {board.runtime}", "ink", size=14, bold=True))
+    shapes.append(
+        Words(left + 60, top - 14, place_name(board.model, board.runtime), "ink", size=14, bold=True)
+    )
     for method in METHODS:
         shapes += _marks([one for one in everything if one.method == method], x, y)
     return shapes

@@ -5,41 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from scoreboard_journal import Row
-from scoreboard_names import COMPRESSED, INT8, OURS_INT8
+from scoreboard_names import COMPRESSED, INT8, OURS_INT8, place_name
 from scoreboard_page import Board, Entry, boards, first_at, is_over
-
-NETWORKS = {
-    "resnet20": "ResNet-20",
-    "resnet56": "ResNet-56",
-    "efficientnet_lite0": "EfficientNet-Lite0",
-    "fashion_vit": "transformer",
-}
-PLACES = {"pixel4-emulated": "emulated Pixel 4", "litert": "LiteRT here", "onnxruntime": "onnxruntime here"}
 
 
 def summary(rows: Sequence[Row]) -> str:
     """Returns the table: top-1 as compressed, then an arrow and top-1 as trained where that was tried."""
     head = ["network and where it runs", "of the dense ms", *COMPRESSED]
     return "\n".join(
-        [_line(head), "|---" * len(head) + "|", *(one for each in _sorted(rows) for one in _lines(each))]
+        [_line(head), "|---" * len(head) + "|", *(one for each in boards(rows) for one in _lines(each))]
     )
 
 
 def int8_summary(rows: Sequence[Row]) -> str:
     """Returns what int8 does to the dense network, and what ours adds to it."""
     head = ["network and where it runs", "dense top-1 %", INT8, OURS_INT8]
-    found = [_line([_name(one), f"{one.dense.top1:.2f}", *_int8_cells(one)]) for one in _sorted(rows)]
+    found = [
+        _line([place_name(one.model, one.runtime), f"{one.dense.top1:.2f}", *_int8_cells(one)])
+        for one in boards(rows)
+    ]
     return "\n".join([_line(head), "|---" * len(head) + "|", *found])
-
-
-def _sorted(rows: Sequence[Row]) -> list[Board]:
-    return sorted(
-        boards(rows), key=lambda one: (list(NETWORKS).index(one.model), list(PLACES).index(one.runtime))
-    )
-
-
-def _name(board: Board) -> str:
-    return f"{NETWORKS[board.model]}, {PLACES[board.runtime]}"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -49,7 +34,7 @@ def _line(cells: Sequence[str]) -> str:
 def _lines(board: Board) -> Iterator[str]:
     for number, point in enumerate(board.points):
         cells = [_cell(board, board.find(method, point)) for method in COMPRESSED]
-        yield _line(["" if number else _name(board), f"{point:.2f}", *cells])
+        yield _line(["" if number else place_name(board.model, board.runtime), f"{point:.2f}", *cells])
 
 
 def _cell(board: Board, one: Entry | None) -> str:
