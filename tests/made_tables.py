@@ -11,6 +11,7 @@ from edgecompress.core.costs import block_macs
 from edgecompress.core.latency_table import Calibration, PlanTiming, TableEntry, make_table
 from edgecompress.core.store import write_record
 from edgecompress.core.types import Block
+from edgecompress.latency.calibration import weight_megabytes
 from edgecompress.latency.keys import block_key
 from edgecompress.latency.parsing import parse_block
 from edgecompress.methods.branches import METHOD as BRANCHES
@@ -79,10 +80,16 @@ def ms_of(block: Block, in_size: tuple[int, int]) -> float:
     return 1e-7 * block_macs(block, in_size) + 0.0005 * sum(map(len, block.branches))
 
 
-def _timing(blocks_ms: float) -> PlanTiming:
-    ms = blocks_ms + REST_MS
+def _timing(blocks: list[tuple[Block, tuple[int, int]]]) -> PlanTiming:
+    blocks_ms = sum(ms_of(*one) for one in blocks)
+    ms, megabytes = blocks_ms + REST_MS, weight_megabytes((one for one, _ in blocks), dtype="float32")
     return PlanTiming(
-        plan="dense", blocks_ms=blocks_ms, weight_megabytes=0.0, measured_ms=ms, predicted_ms=ms, fitted=True
+        plan="dense",
+        blocks_ms=blocks_ms,
+        weight_megabytes=megabytes,
+        measured_ms=ms,
+        predicted_ms=ms,
+        fitted=True,
     )
 
 
@@ -106,7 +113,7 @@ def write_table(file: Path, *, slower: dict[str, float] | None = None) -> None:
         scale=1.0,
         per_megabyte_ms=0.0,
         rest_ms=REST_MS,
-        timings=(_timing(sum(ms_of(Block(branches=((one.op,),)), one.in_size) for one in layers)),),
+        timings=(_timing([(Block(branches=((one.op,),)), one.in_size) for one in layers]),),
     )
     made = make_table(
         HEADING.model_copy(update={"device": "local"}),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from made_elastic import NAME, entry, save_divided, save_pool
 from made_trainings import split_of
 from safetensors.torch import load_file, save_file
+from test_report import text_of
 from tiny_zoo import in_zoo
 
 import edgecompress
@@ -23,6 +24,7 @@ from edgecompress.errors import ArtefactError, BudgetError, ConfigError, DataErr
 from edgecompress.nets.artefact import read_plan
 from edgecompress.nets.profile import profile, total_macs
 from edgecompress.nets.sources import build_module, load_model
+from edgecompress.nets.untrained import RANDOM_WEIGHTS
 from edgecompress.pipeline.elastic_figures import offered_networks
 from edgecompress.pipeline.elastic_sizes import WantedSize, parse_sizes
 from edgecompress.pipeline.elastic_subject import ElasticImages, Model, find_elastic
@@ -335,6 +337,16 @@ def test_without_labels_sizes_are_compared_by_the_answers_of_the_whole_network(h
     )
     assert found.score == "agreement" and found.full.score == 100.0
     assert found.full.accuracy is None and 0 < sizes_of(found)["0.90"].found.score <= 100.0
+
+
+def test_random_weights_are_said_and_those_of_a_checkpoint_are_not(home):
+    asked = {"data": str(save_pool(home / "pool.npz")), "output": home / "said", "images": 4, **ONNX}
+    with in_zoo(entry()):
+        found = edgecompress.export_sizes(f"zoo:{NAME}", "0.9", **asked)
+        loaded = edgecompress.export_sizes(f"zoo:{NAME}", "0.9", weights=random_weights(home), **asked)
+    assert found.warnings == (f"weights: {RANDOM_WEIGHTS}",)
+    assert "weights: random" in text_of(found)
+    assert loaded.warnings == () and "weights: random" not in text_of(loaded)
 
 
 def test_without_images_there_are_no_sizes(home):

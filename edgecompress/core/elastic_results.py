@@ -74,4 +74,6 @@ class ElasticResult(Record):
     split: SplitSummary
     skipped: tuple[tuple[str, str], ...] = ()
     """Layers that could not be cut, each with the reason."""
+    warnings: tuple[str, ...] = ()
+    """What a reader should know, as that the weights are random."""
     seconds: dict[str, float] = Field(default_factory=dict)

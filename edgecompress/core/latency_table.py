@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, Field, FiniteFloat, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    Field,
+    FiniteFloat,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from edgecompress import __version__
 from edgecompress.core.measurement import Conditions, Interval, Provenance
@@ -72,6 +80,14 @@ class Calibration(Record):
     per_megabyte_ms: FiniteFloat
     rest_ms: FiniteFloat
     timings: tuple[PlanTiming, ...] = Field(min_length=1)
+    fingerprint: str | None = None
+    """Of what the network consists of (`nets/fingerprint.py`); None in tables that do not say."""
+
+    @model_serializer(mode="wrap")
+    def _without_unsaid(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves an unsaid fingerprint out: tables from before there were any keep their hash."""
+        written: dict[str, Any] = write(self)
+        return {name: value for name, value in written.items() if name != "fingerprint" or value is not None}
 
     def predict_ms(self, blocks_ms: float, weight_megabytes: float) -> float:
         """Returns the milliseconds of the network with these blocks."""

@@ -7,7 +7,7 @@ least squares of relative errors, pulled gently to "the sum of its blocks and so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +42,14 @@ def sum_blocks(lookup: Lookup, blocks: Sequence[tuple[Block, Size]], *, dtype: s
     Raises:
         ConfigError: it does not cover one of them.
     """
+    weights = weight_megabytes((block for block, _ in blocks), dtype=dtype)
+    return BlockSum(sum(lookup.ms(block, size) for block, size in blocks), weights)
+
+
+def weight_megabytes(blocks: Iterable[Block], *, dtype: str) -> float:
+    """Returns how much the weights of blocks take on a device."""
     each = 1 if dtype == "int8" else BYTES_PER_WEIGHT
-    weights = sum(block_params(block) for block, _ in blocks)
-    return BlockSum(sum(lookup.ms(block, size) for block, size in blocks), each * weights / 1e6)
+    return each * sum(map(block_params, blocks)) / 1e6
 
 
 def plan_timing(
@@ -66,10 +71,12 @@ def fit_calibration(
     input_shape: tuple[int, int, int],
     layers: Sequence[str],
     rows: Sequence[tuple[str, BlockSum, float]],
+    *,
+    fingerprint: str | None = None,
 ) -> Calibration:
     """Returns the calibration of a network from plans: their names, blocks and measured milliseconds.
 
-    `layers` are those whose blocks were summed.
+    `layers` are those whose blocks were summed; the fingerprint is that of the dense network.
     """
     sums = np.array([[one.ms, one.weight_megabytes, 1.0] for _, one, _ in rows])
     measured = np.array([ms for _, _, ms in rows])
@@ -91,6 +98,7 @@ def fit_calibration(
         per_megabyte_ms=per_megabyte,
         rest_ms=rest,
         timings=timings,
+        fingerprint=fingerprint,
     )
 
 
@@ -124,7 +132,7 @@ def calibrations_of(table: LatencyTable, network: str) -> tuple[Calibration, ...
     """Returns the calibrations of a network, one for each shape of its inputs.
 
     A model file may have moved with its table: where none is of the file itself, those of the only other file
-    of its name are taken.
+    of its name are taken. Whether they are of the same network is for the caller to find out.
     """
     own = tuple(one for one in table.calibrations if one.network == network)
     if own or not Path(network).is_absolute():

@@ -182,5 +182,6 @@ def _result(
         provenance=None if clock is None else clock.table.provenance,
         split=job.subject.splits.summary,
         skipped=(*job.material.unfit, *job.prepared.skipped),
+        warnings=tuple(f"{what}: {text}" for what, text in job.material.warnings),
         seconds={stage: round(value, 3) for stage, value in seconds.items()},
     )

@@ -41,6 +41,7 @@ from edgecompress.pipeline.at_once import at_once
 from edgecompress.pipeline.bench import device_serials
 from edgecompress.pipeline.latency_calibrate import calibrate
 from edgecompress.pipeline.latency_files import read_table, summary, table_heading
+from edgecompress.pipeline.latency_identity import is_of
 from edgecompress.pipeline.latency_measure import Place, seconds_per_file
 from edgecompress.pipeline.latency_space import PARTS, Network, check_plans, load_network, space_of
 from edgecompress.pipeline.latency_work import Bench, find_place, measure_blocks, open_bench
@@ -219,10 +220,16 @@ def _network_seconds(work: _Work) -> float:
 
 
 def _uncalibrated(work: _Work, table: LatencyTable | None) -> list[Network]:
-    """Returns the networks to measure whole: new ones, and those that were measured on a busy device."""
-    found = table.calibrations if table else ()
-    done = {(one.network, one.input_shape) for one in found if not one.is_doubtful}
-    return [one for one in work.networks if (one.name, one.ref.input_shape) not in done]
+    """Returns the networks to measure whole: new or edited ones, and those measured on a busy device."""
+    known = {} if table is None else {(one.network, one.input_shape): one for one in table.calibrations}
+
+    def is_known(network: Network) -> bool:
+        found = known.get((network.name, network.ref.input_shape))
+        return (
+            found is not None and not found.is_doubtful and is_of(found, network.loaded, work.request.dtype)
+        )
+
+    return [one for one in work.networks if not is_known(one)]
 
 
 def _built(work: _Work, progress: Progress) -> TableSummary:
@@ -269,9 +276,9 @@ def _calibrated(
         calibrate(bench, journal, lookup, one, plans=work.request.plans, progress=progress)
         for one in _uncalibrated(work, table)
     ]
+    kept = [] if table is None else table.calibrations
     replaced = {(one.network, one.input_shape) for one in new}
-    known = table.calibrations if table else ()
-    return [*(one for one in known if (one.network, one.input_shape) not in replaced), *new]
+    return [*(one for one in kept if (one.network, one.input_shape) not in replaced), *new]
 
 
 def _written(

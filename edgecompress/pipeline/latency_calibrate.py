@@ -68,10 +68,11 @@ def _fitted(
     for name, plan in plans.items():
         blocks = sum_blocks(lookup, plan_blocks(network, plan), dtype=bench.heading.dtype)
         rows.append((name, blocks, journal.networks[_key(network, name, plan)].measured_ms))
-    return fit_calibration(network.name, network.ref.input_shape, network.layer_names, rows)
+    shape, fingerprint = network.ref.input_shape, network.fingerprint
+    return fit_calibration(network.name, shape, network.layer_names, rows, fingerprint=fingerprint)
 
 
 def _key(network: Network, name: str, plan: Sequence[Change]) -> NetworkKey:
     blocks = " ".join(block_key(block, size) for block, size in plan_blocks(network, plan))
-    digest = hashlib.sha256(blocks.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{network.fingerprint} {blocks}".encode()).hexdigest()[:16]
     return network.name, network.ref.input_shape, f"{name} {digest}"

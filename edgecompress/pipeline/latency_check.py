@@ -15,7 +15,6 @@ from edgecompress.errors import ConfigError
 from edgecompress.latency.calibration import (
     agreement,
     calibrations_of,
-    find_calibration,
     plan_timing,
     sum_blocks,
 )
@@ -23,6 +22,7 @@ from edgecompress.latency.journal import check_heading
 from edgecompress.latency.lookup import Lookup, make_lookup
 from edgecompress.nets.sources import lasting_source
 from edgecompress.pipeline.latency_files import find_table, read_table, table_heading
+from edgecompress.pipeline.latency_identity import own_calibration
 from edgecompress.pipeline.latency_space import (
     Network,
     check_plans,
@@ -73,7 +73,7 @@ def check(
     if not names:
         raise ConfigError(f"{path}: is calibrated for no network; add one with `edgecompress latency build`")
     networks = [_loaded(found, one, input_size, channels, classes) for one in names]
-    calibrations = [find_calibration(found, one.name, one.ref.input_shape) for one in networks]
+    calibrations = [own_calibration(found, one.loaded) for one in networks]
     bench = _open(path, found, options, seed)
     lookup = make_lookup(found, name=path.name)
     seeds = range(UNSEEN * seed, UNSEEN * seed + plans)

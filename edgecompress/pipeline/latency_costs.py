@@ -9,11 +9,12 @@ from edgecompress.core.latency_table import Calibration, LatencyTable
 from edgecompress.core.model_flags import input_flags, shape_flags
 from edgecompress.core.types import Block, Candidate, Layer, Size
 from edgecompress.errors import ConfigError
-from edgecompress.latency.calibration import calibrations_of, find_calibration, sum_blocks
+from edgecompress.latency.calibration import calibrations_of, sum_blocks
 from edgecompress.latency.lookup import Lookup, make_lookup
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.sources import LoadedModel
 from edgecompress.pipeline.latency_files import find_table, read_table
+from edgecompress.pipeline.latency_identity import own_calibration
 from edgecompress.search.contract import Costs
 
 
@@ -86,7 +87,7 @@ def read_clock(name: str, loaded: LoadedModel, layers: tuple[Layer, ...]) -> Clo
     path, table = find_table(name), read_table(name)
     shape = loaded.ref.input_shape
     _check_size(table, loaded)
-    calibration = find_calibration(table, loaded.ref.source, shape)
+    calibration = own_calibration(table, loaded)
     missing = [layer.name for layer in layers if layer.name not in calibration.layers]
     if missing:
         raise ConfigError(

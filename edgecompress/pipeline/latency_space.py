@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from edgecompress.latency.lookup import Lookup
 from edgecompress.latency.space import Space, make_space, unit_space, width_space
 from edgecompress.methods.contract import Method
 from edgecompress.nets.attention_rewrite import rewrite_attention_
+from edgecompress.nets.fingerprint import fingerprint
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.sources import LoadedModel, load_model
 from edgecompress.nets.units import find_units
@@ -62,6 +64,11 @@ class Network:
     def name(self) -> str:
         """Its source, which tables know it by."""
         return self.loaded.ref.source
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of what it consists of."""
+        return fingerprint(self.loaded.module, self.ref.input_shape)
 
 
 def load_network(

@@ -25,6 +25,7 @@ def elastic_text(result: ElasticResult) -> RenderableType:
         Text(),
         _files(result),
         *lines(f"left whole: {name}: {reason}" for name, reason in result.skipped),
+        *lines(result.warnings),
         stage_times(result.seconds),
         Text.assemble("written to ", (result.directory, "bold"), ", figures in elastic.json"),
         *lines(_next(result)),

@@ -47,6 +47,7 @@ def sizes_words(sizes: ElasticResult) -> str:
         said.append("Report: top-1 on images that were used for nothing else.")
     if sizes.device is not None:
         said.append(f"Milliseconds are predicted for {sizes.device} ({sizes.provenance}).")
+    said += [f"{text[:1].upper()}{text[1:]}." for text in sizes.warnings]
     return " ".join(said)
 
 
