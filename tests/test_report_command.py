@@ -10,6 +10,7 @@ from cli_calls import check_one_line_error, run
 from made_benches import bench_of, measurement, result_of
 from made_reports import three_runs, written_run
 from test_report import COMPRESS, EXPORT
+from test_search_report import FOUND
 from test_topology import SMALL, write_images
 from tiny_zoo import entry, in_zoo
 
@@ -21,6 +22,7 @@ from edgecompress.nets.sources import load_model
 from edgecompress.pipeline.compress import compress
 from edgecompress.pipeline.report import report
 from edgecompress.pipeline.report_networks import MOST_VALUES
+from edgecompress.pipeline.run_list import list_runs
 from edgecompress.pipeline.topology import topology
 from edgecompress.report.html import report_page
 
@@ -154,6 +156,30 @@ def test_what_bench_does_not_believe_is_doubted_in_the_report(runs_dir):
     write_record(runs_dir / "found" / "bench-local.json", result_of(bench_of(*files)))
     (found,) = report(["found"], networks=False).runs
     assert [one.doubts for one in found.times] == [(), (), doubted.reasons]
+
+
+def test_what_a_search_does_not_believe_of_its_own_measurement_is_doubted_in_the_report(runs_dir):
+    reason = "bursts scatter by 14 % (at most 10 %)"
+    latency = FOUND.latency.model_copy(update={"doubts": (reason,)})
+    write_record(runs_dir / "found" / "search.json", FOUND.model_copy(update={"latency": latency}))
+    (found,) = report(["found"], networks=False).runs
+    assert [(one.how_known, one.doubts) for one in found.times] == [
+        ("emulated", (reason,)),
+        ("predicted", ()),
+    ]
+    (line,) = [one for one in list_runs().runs if one.name == "found"]
+    assert line.doubts == (reason,) and line.after_ms == FOUND.latency.measured_ms
+
+
+def test_a_search_from_before_doubts_were_written_is_read(runs_dir):
+    file = runs_dir / "found" / "search.json"
+    old = json.loads(file.read_text())
+    del old["latency"]["doubts"]
+    for one in old["latency"]["rounds"]:
+        del one["doubts"]
+    file.write_text(json.dumps(old))
+    (found,) = report(["found"], networks=False).runs
+    assert all(not one.doubts for one in (*found.times, *found.rounds))
 
 
 def test_the_headline_is_of_the_tflite_file_where_there_are_two(runs_dir):

@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import itertools
+import math
 import re
 from html.parser import HTMLParser
 
@@ -11,9 +13,12 @@ from made_reports import EMULATED, MEASURED, bare, full, layer, of
 from test_report import text_of
 
 from edgecompress.core.report_results import RecoveryStep
-from edgecompress.report.axes import Scale, spanning
-from edgecompress.report.charts import front_chart
+from edgecompress.report.axes import Scale, frame, spanning
+from edgecompress.report.charts import compare_chart, front_chart
+from edgecompress.report.doubts import reasons_words
+from edgecompress.report.drawing import Words
 from edgecompress.report.html import report_page
+from edgecompress.report.html_parts import NARROW, WIDE
 from edgecompress.report.hues import DARK, FAMILIES, LIGHT, hue_of
 from edgecompress.report.markdown import report_markdown
 from edgecompress.report.markup import el
@@ -168,7 +173,8 @@ def test_the_card_tells_measured_from_emulated_and_shows_intervals():
     words = " ".join(" ".join(checked(full()).words).split())
     assert "1.52 times as fast as before on emulated-a76 (emulated)" in words
     assert "2.00 times as fast as before on local (measured, compressed.tflite)" in words
-    assert "1.900 to 2.100 was 4.000 faster: 1.90 to 2.10 x measured local compressed.tflite" in words
+    assert "was 4.000 ms measured local 1.900 to 2.100 ms faster: 1.90 to 2.10 x compressed.tflite" in words
+    assert "was 45.00 ms emulated emulated-a76 target 30.00 ms, met faster" in words
     assert "not a time of a real device" in words
 
 
@@ -183,6 +189,33 @@ def test_a_measurement_that_is_not_valid_is_never_shown_as_a_clean_one():
     assert "| measured, not valid |" in text and f"- {told}" in text
     assert told in " ".join(text_of(of(run)).split())
     assert "not valid" not in report_page(of(full()))
+
+
+def test_rounds_of_a_search_that_are_not_valid_are_marked_with_their_reasons():
+    first, *others = full().rounds
+    run = full(rounds=(first.model_copy(update={"doubts": (BUSY,)}), *others))
+    told = f"not valid: round 1: {BUSY}"
+    words = " ".join(" ".join(checked(run).words).split())
+    assert words.lower().count(told) == 1 and words.count("34.80 not valid") == 1
+    text = report_markdown(of(run))
+    assert "| 34.80, not valid |" in text and f"- {told}" in text and text.count("not valid") == 2
+    assert told in " ".join(text_of(of(run)).split())
+
+
+def test_reasons_that_differ_in_figures_only_are_told_once_by_the_largest():
+    busy = "other programs had the core {} % of the time (at most 20 %)"
+    said = reasons_words([busy.format("30.5"), "too hot", busy.format("8"), busy.format("41")])
+    assert said == f"{busy.format('41')}; too hot"
+
+
+def test_recovery_says_what_it_began_with():
+    begun = bare().compressed.model_copy(
+        update={"accuracy": bare().dense.accuracy.model_copy(update={"top1": 61.25})}
+    )
+    run = bare(unrecovered=begun)
+    told = "61.25 % before recovery"
+    assert told in " ".join(checked(run).words)
+    assert told in report_markdown(of(run)) and told in text_of(of(run))
 
 
 def test_side_by_side_says_what_is_not_valid():
@@ -219,6 +252,26 @@ def test_every_mark_of_a_figure_says_what_it_is():
     marks = [attrs for _, attrs in checked(full()).tags if attrs.get("class") == "mark"]
     assert marks and all(attrs["aria-label"] == attrs["data-tip"] != "" for attrs in marks)
     assert {attrs["tabindex"] for attrs in marks} == {"0", "-1"}
+
+
+def test_all_layers_are_one_stop_of_the_tab_key():
+    blocks = [attrs for _, attrs in checked(full()).tags if attrs.get("class") == "block"]
+    assert [attrs["tabindex"] for attrs in blocks] == ["0", *["-1"] * (len(blocks) - 1)] and len(blocks) > 1
+
+
+def test_runs_side_by_side_have_a_number_each_that_no_other_covers():
+    runs = [full("a"), full("b"), bare("c", times=full().times), full("d")]
+    for size in (NARROW, WIDE):
+        words = [one for one in compare_chart(runs, *size).shapes if isinstance(one, Words)]
+        places = {one.words: (one.x, one.y) for one in words if one.bold}
+        assert set(places) == {"1", "2", "3", "4"} and "dense" in {one.words for one in words}
+        assert all(math.dist(*pair) > 10 for pair in itertools.combinations(places.values(), 2))
+
+
+def test_ticks_of_one_axis_have_equally_many_decimals():
+    shapes = frame(Scale(0.9, 2.3, 0, 700), Scale(0, 100, 400, 0), "ms", "%")
+    words = [one.words for one in shapes if isinstance(one, Words)]
+    assert {"1.0", "1.2", "2.0", "100"} <= set(words) and "1" not in words
 
 
 def test_the_chosen_point_lies_where_it_was_measured():
@@ -263,6 +316,9 @@ def test_a_browser_shows_it_without_a_word_and_keys_reach_the_marks(tmp_path):
         for width in (360, 1600):
             page.open(file, width=width, dark=width == 360)
             assert page.value("document.documentElement.scrollWidth") == width
+            hidden = "[...document.querySelectorAll('table.stacked, table.bars')].filter(one => "
+            hidden += "one.parentElement.scrollWidth > one.parentElement.clientWidth).length"
+            assert page.value(hidden) == 0
         assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(251, 251, 249)"
         focused = "document.activeElement.getAttribute('data-tip')"
         page.value("document.querySelector('.wide .mark[tabindex=\"0\"]').focus()")

@@ -14,7 +14,7 @@ import edgecompress
 from edgecompress.core.latency_table import make_table
 from edgecompress.core.measurement import Comparison, Interval
 from edgecompress.core.runs import read_run
-from edgecompress.core.search_results import SearchResult
+from edgecompress.core.search_results import Compared, DeviceTime, SearchResult
 from edgecompress.core.store import write_record
 from edgecompress.core.types import Block
 from edgecompress.errors import DeviceError, ExportError
@@ -277,8 +277,8 @@ COMPARISON = Comparison(
 class Device:
     """A device that takes what the table says, times a factor, and exports the plan measured last."""
 
-    def __init__(self, clock, folder, factor, *, fails):
-        self.clock, self.factor, self.fails = clock, factor, fails
+    def __init__(self, clock, folder, factor, *, fails, doubts):
+        self.clock, self.factor, self.fails, self.doubts = clock, factor, fails, doubts
         self.dense = folder / "dense.tflite"
         self.dense.write_text("1")
         self.plans = []
@@ -287,17 +287,20 @@ class Device:
         if what in self.fails:
             raise self.fails[what]
 
-    def plan_ms(self, changes):
-        self._may_fail("plan_ms")
+    def plan_time(self, changes):
+        self._may_fail("plan_time")
         changed = {layer.name: block for layer, block in changes}
         blocks = ((changed.get(o.name, Block(branches=((o.op,),))), o.in_size) for o in self.clock.layers)
         table_ms = sum(ms_of(block, size) for block, size in blocks)
         self.plans.append(table_ms)
-        return self.factor * (table_ms + self.clock.calibration.rest_ms)
+        ms = self.factor * (table_ms + self.clock.calibration.rest_ms)
+        return DeviceTime(ms=ms, doubts=self.doubts.get("plan", ()))
 
-    def file_ms(self, file):
-        self._may_fail("file_ms")
-        return self.factor * self.clock.dense_ms if file == self.dense else float(file.read_text())
+    def file_time(self, file):
+        self._may_fail("file_time")
+        dense = file == self.dense
+        ms = self.factor * self.clock.dense_ms if dense else float(file.read_text())
+        return DeviceTime(ms=ms, doubts=self.doubts.get("dense" if dense else "final", ()))
 
     def write(self, network, file):
         self._may_fail("write")
@@ -305,7 +308,7 @@ class Device:
 
     def compare(self, file, *, preset, progress):
         self._may_fail("compare")
-        return COMPARISON
+        return Compared(comparison=COMPARISON, doubts=self.doubts.get("compared", ()))
 
 
 @pytest.fixture
@@ -313,9 +316,9 @@ def device(monkeypatch):
     """Puts a device in place of the table's; returns what made it."""
     made = []
 
-    def put(factor, fails=None):
+    def put(factor, fails=None, doubts=None):
         def open_target(clock, ref, module, options, *, folder, seed):
-            made.append(Device(clock, folder, factor, fails=fails or {}))
+            made.append(Device(clock, folder, factor, fails=fails or {}, doubts=doubts or {}))
             return made[-1]
 
         monkeypatch.setattr(search_loop, "open_target", open_target)
@@ -341,6 +344,13 @@ def test_a_device_that_is_slower_than_its_table_is_followed(device):
     assert result.latency.measured_ms <= (1 + CLOSE) * result.target
     assert result.latency.predicted_ms == pytest.approx(total_ms(result))
     assert result.latency.comparison == COMPARISON and result.latency.not_measured is None
+
+
+def test_what_the_protocol_does_not_believe_is_in_the_result(device):
+    device(1.2, doubts={"plan": ("busy",), "dense": ("hot",), "compared": ("hot", "few")})
+    latency = search(SOURCE, **LOOP).latency
+    assert latency.doubts == ("hot", "few")
+    assert [one.doubts for one in latency.rounds] == [("busy",)] * (len(latency.rounds) - 1) + [()]
 
 
 def test_a_device_that_agrees_needs_one_round(device):
@@ -380,7 +390,7 @@ def test_accuracy_is_not_given_up_for_a_time_nobody_asked_for(device, monkeypatc
 
 
 def test_a_device_that_fails_on_the_way_can_be_gone_on_with(device):
-    device(1.2, {"plan_ms": DeviceError("phone: gone")})
+    device(1.2, {"plan_time": DeviceError("phone: gone")})
     result = run("search", *COMMON, "--search", "exact", "--name", "p")
     check_one_line_error(result, "phone: gone; to continue: edgecompress resume p")
     device(1.2)
@@ -390,7 +400,7 @@ def test_a_device_that_fails_on_the_way_can_be_gone_on_with(device):
     assert [p.name for p in Path("runs").iterdir()] == ["p"]
 
 
-@pytest.mark.parametrize("what", ["write", "file_ms", "compare"])
+@pytest.mark.parametrize("what", ["write", "file_time", "compare"])
 @pytest.mark.parametrize("error", [DeviceError("gone"), ExportError("not so")])
 def test_what_fails_at_the_very_end_does_not_cost_the_network(device, what, error):
     device(1.0, {what: error})
@@ -401,7 +411,7 @@ def test_what_fails_at_the_very_end_does_not_cost_the_network(device, what, erro
 
 
 def test_a_plan_that_cannot_be_spliced_is_trusted_to_the_table(device):
-    device(1.0, {"plan_ms": ExportError("no such operator")})
+    device(1.0, {"plan_time": ExportError("no such operator")})
     assert search(SOURCE, **LOOP, name="n").latency.not_measured == "no such operator"
     with pytest.raises(ExportError, match="no such operator"):
         search(SOURCE, **LOOP, name="m", rounds=2)

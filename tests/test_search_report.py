@@ -92,6 +92,18 @@ def test_every_round_is_a_line_of_its_own():
     ]
 
 
+def test_what_is_not_valid_is_marked_where_it_is_said():
+    busy = "other programs had the core 40 % of the time (at most 20 %)"
+    first, *others = LATENCY.rounds
+    rounds = (first.model_copy(update={"doubts": (busy,)}), *others)
+    text = " ".join(text_of(changed(latency=LATENCY.model_copy(update={"rounds": rounds}))).split())
+    assert "34.8 ms, too slow, not valid; predicted" in text and f"not valid: round 1: {busy}" in text
+    assert text.count("not valid") == 2
+    final = text_of(changed(latency=LATENCY.model_copy(update={"doubts": (busy,)})))
+    assert f"not valid: pixel4: {busy}" in " ".join(final.split()) and final.count("not valid") == 1
+    assert "not valid" not in text_of(FOUND)
+
+
 def test_what_was_not_measured_says_why():
     latency = LATENCY.model_copy(
         update={"measured_ms": None, "rounds": (), "comparison": None, "not_measured": "no phone"}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from made_bursts import burst, bursts
 
-from edgecompress.core.measurement import Environment
+from edgecompress.core.measurement import Environment, Validity
 from edgecompress.core.presets import Preset
 from edgecompress.core.statistics import drift
-from edgecompress.devices.validity import MAX_DRIFT, judge
+from edgecompress.devices.validity import MAX_DRIFT, doubts_of_ratios, judge
 
 PRESET = Preset(
     "test",
@@ -93,3 +93,20 @@ def test_a_valid_measurement_may_have_something_to_say():
     found = judged([*STEADY[:-1], burst([30.0] * 3)], remarks=("charging",))
     assert found.valid
     assert found.reasons == ("1 of 30 bursts lie far from the others", "charging")
+
+
+def test_ratios_to_a_reference_are_doubted_where_they_scatter_or_others_had_the_core():
+    drifting = bursts(np.linspace(10, 20, 7))  # and the reference with them
+    assert doubts_of_ratios([1.5, 1.51] * 3, drifting) == ()
+    (scattered,) = doubts_of_ratios([1.0, 1.2, 1.5, 1.9, 2.4], drifting)
+    assert scattered.startswith("bursts scatter by") and "at most 10 %" in scattered
+    (disturbed,) = doubts_of_ratios([1.5] * 30, busy(0.5))
+    assert disturbed == "other programs had the core 50 % of the time (at most 20 %)"
+    exact = [one.model_copy(update={"exact": True}) for one in busy(0.5)]
+    assert doubts_of_ratios([1.0, 2.0] * 15, exact) == ()
+
+
+def test_doubts_are_the_reasons_of_what_is_not_valid_only():
+    assert judged(STEADY, remarks=("warm",)).doubts == ()
+    assert judged(busy(0.5)).doubts == judged(busy(0.5)).reasons != ()
+    assert Validity(valid=False).doubts == ("no reason given",)

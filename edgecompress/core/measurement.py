@@ -126,6 +126,11 @@ class Validity(Record):
     reasons: tuple[str, ...] = ()
     """What is wrong; also, where valid, what a reader should know."""
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why not; empty where it can be believed."""
+        return () if self.valid else self.reasons or ("no reason given",)
+
 
 class Measurement(Record):
     """One file on one device."""

@@ -130,6 +130,8 @@ class RunReport(Record):
     dense: ModelSummary | None
     """None where there was nothing before, as for `topology`."""
     compressed: ModelSummary
+    unrecovered: ModelSummary | None = None
+    """The network whose accuracy was to come back, where that was the task."""
     times: tuple[TimePair, ...] = ()
     """The one the search was about first."""
     metric: Metric | None = None

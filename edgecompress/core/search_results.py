@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from edgecompress.core.measurement import Comparison, Provenance
+from edgecompress.core.measurement import Comparison, Milliseconds, Provenance
 from edgecompress.core.results import LayerChange, ModelSummary, SplitSummary
 from edgecompress.core.types import Metric, Plan, Record
 
@@ -55,11 +55,29 @@ class Round(Record):
     """Whether the plan was put into the exported dense network, or the final network was exported."""
     met: bool
     """Whether the measured value is within the target, or at most 3 % above it."""
+    doubts: tuple[str, ...] = ()
+    """Why the measured value is not valid; empty where it is."""
 
     @property
     def error(self) -> float:
         """How far the prediction was off, as a share of what was measured."""
         return self.predicted_ms / self.measured_ms - 1
+
+
+class DeviceTime(Record):
+    """What the table's device takes for one file, on the table's scale."""
+
+    ms: Milliseconds
+    doubts: tuple[str, ...] = ()
+    """Why it is not valid; empty where it is."""
+
+
+class Compared(Record):
+    """Dense against compressed in turns, on the table's device."""
+
+    comparison: Comparison
+    doubts: tuple[str, ...] = ()
+    """Why it is not valid; empty where it is."""
 
 
 class LayerTime(Record):
@@ -86,6 +104,8 @@ class Latency(Record):
     layers: tuple[LayerTime, ...] = ()
     comparison: Comparison | None = None
     """Dense against compressed in turns, on the table's device."""
+    doubts: tuple[str, ...] = ()
+    """Why what was measured of both networks is not valid; empty where it is."""
     not_measured: str | None = None
     """Why nothing was measured."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from edgecompress.core.measurement import Burst, Comparison, Conditions, Interval, Summary
@@ -260,7 +260,12 @@ def _thirds_apart(logs: Array, third: int) -> Array:
 
 def spread(bursts: Sequence[Burst]) -> float:
     """Returns by how much the centres of bursts scatter, as a share; a few wild ones do not count."""
-    logs = np.log(_centers(bursts))
+    return scatter(_centers(bursts))
+
+
+def scatter(values: ArrayLike) -> float:
+    """Returns by how much positive values scatter around their median, as a share."""
+    logs = np.log(values)
     return _NORMAL * float(np.median(np.abs(logs - np.median(logs))))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from edgecompress.core.measurement import Burst, Environment, Validity
 from edgecompress.core.presets import Preset
-from edgecompress.core.statistics import drift, outliers, spread
+from edgecompress.core.statistics import drift, outliers, scatter, spread
 
 MAX_DRIFT = 0.05
 """From the first third of the bursts to the last; more is throttling, or another load."""
@@ -37,6 +37,16 @@ def judge(
     return Validity(valid=not wrong, reasons=(*wrong, *_worth_knowing(bursts), *remarks))
 
 
+def doubts_of_ratios(ratios: Sequence[float], bursts: Sequence[Burst]) -> tuple[str, ...]:
+    """Returns why a time by its ratios to a reference is not fit to be quoted; empty where it is.
+
+    What slows the reference as well cancels, as throttling does. Scatter and other programs do not.
+    """
+    if all(burst.exact for burst in bursts):
+        return ()
+    return (*_scattered(scatter(ratios)), *_disturbed(bursts))
+
+
 def _too_few(bursts: Sequence[Burst], preset: Preset) -> Iterator[str]:
     runs = sum(burst.runs for burst in bursts)
     seconds = sum(burst.runs * burst.mean_ms for burst in bursts) / 1e3
@@ -51,8 +61,16 @@ def _unsteady(bursts: Sequence[Burst]) -> Iterator[str]:
     if abs(change.change) > MAX_DRIFT and change.real:
         limit = _percent(MAX_DRIFT)
         yield f"latency changed by {_percent(change.change, '+')} while measuring (at most {limit})"
-    if spread(bursts) > MAX_SPREAD:
-        yield f"bursts scatter by {_percent(spread(bursts))} (at most {_percent(MAX_SPREAD)})"
+    yield from _scattered(spread(bursts))
+    yield from _disturbed(bursts)
+
+
+def _scattered(share: float) -> Iterator[str]:
+    if share > MAX_SPREAD:
+        yield f"bursts scatter by {_percent(share)} (at most {_percent(MAX_SPREAD)})"
+
+
+def _disturbed(bursts: Sequence[Burst]) -> Iterator[str]:
     shares = [burst.interference for burst in bursts if burst.interference is not None]
     if shares and (mean := sum(shares) / len(shares)) > MAX_INTERFERENCE:
         limit = _percent(MAX_INTERFERENCE)

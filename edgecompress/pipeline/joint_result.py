@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgecompress.core.costs import block_macs, block_params
-from edgecompress.core.measurement import Comparison
 from edgecompress.core.results import LayerChange
-from edgecompress.core.search_results import FrontPoint, Latency, LayerTime, Round
+from edgecompress.core.search_results import Compared, DeviceTime, FrontPoint, Latency, LayerTime, Round
 from edgecompress.core.types import Block, Layer, ModelRef, Plan
 from edgecompress.pipeline.joint import JointPrepared
 from edgecompress.pipeline.latency_costs import Clock
@@ -40,8 +39,19 @@ class Told:
     notes: tuple[str, ...]
 
 
-Measured = tuple[float | None, float | None, Comparison | None]
-"""Milliseconds of the dense and the compressed network, and both in turns."""
+@dataclass(frozen=True)
+class Measured:
+    """What the device said of the dense and the compressed network, and of both in turns."""
+
+    dense: DeviceTime | None = None
+    final: DeviceTime | None = None
+    compared: Compared | None = None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why some of it is not valid; empty where all is."""
+        said = (one.doubts for one in (self.dense, self.final, self.compared) if one is not None)
+        return tuple(dict.fromkeys(reason for reasons in said for reason in reasons))
 
 
 def named_changes(prepared: JointPrepared, found: Joint) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
@@ -116,17 +126,17 @@ def joint_latency(
         before = clock.block_ms(Block(branches=((layer.op,),)), layer.in_size)
         return LayerTime(name=layer.name, before_ms=before, after_ms=clock.block_ms(block, layer.in_size))
 
-    dense_ms, final_ms, comparison = measured
     return Latency(
         table=str(clock.path),
         device=clock.table.device,
         provenance=clock.table.provenance,
         dense_predicted_ms=told.dense_cost,
         predicted_ms=told.cost,
-        dense_measured_ms=dense_ms,
-        measured_ms=final_ms,
+        dense_measured_ms=None if measured.dense is None else measured.dense.ms,
+        measured_ms=None if measured.final is None else measured.final.ms,
         rounds=tuple(rounds),
         layers=tuple(map(time_of, clock.layers)),
-        comparison=comparison,
+        comparison=None if measured.compared is None else measured.compared.comparison,
+        doubts=measured.doubts,
         not_measured=why_not,
     )

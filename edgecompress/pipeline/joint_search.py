@@ -8,10 +8,9 @@ from pathlib import Path
 
 from torch import nn
 
-from edgecompress.core.measurement import Comparison
 from edgecompress.core.memo import Memo
 from edgecompress.core.results import ModelSummary
-from edgecompress.core.search_results import FrontPoint, Round, SearchResult
+from edgecompress.core.search_results import Compared, DeviceTime, FrontPoint, Round, SearchResult
 from edgecompress.errors import BudgetError, EdgeCompressError
 from edgecompress.pipeline.joint import (
     JointPrepared,
@@ -70,7 +69,7 @@ def searched_jointly(
         lambda: material.summary(last.network.module, progress, what="compressed"),
     )
     told = _told(job, prepared, last, rounds)
-    measured = (None, None, None) if device is None else _measured(job, device, last, memo)
+    measured = Measured() if device is None else _measured(job, device, last, memo)
     latency = None
     if job.clock is not None:
         latency = joint_latency(job.clock, prepared, last, rounds, told, measured, why_not)
@@ -161,32 +160,33 @@ def _timed(
         part = file.with_name(f"part{file.suffix}")  # converters go by the suffix
         device.write(network.module, part)
         part.replace(file)
-    measured_ms = memo.number(f"file ms {name}", lambda: device.file_ms(file))
+    time = memo.record(f"file time {name}", DeviceTime, lambda: device.file_time(file))
     told = Round(
         number=number,
         limit_ms=target_ms,
         predicted_ms=predicted_ms,
-        measured_ms=measured_ms,
+        measured_ms=time.ms,
         file="exported",
-        met=meets(job.loop(), measured_ms, target_ms),
+        met=meets(job.loop(), time.ms, target_ms),
+        doubts=time.doubts,
     )
-    return Turn(found, network, told, file), measured_ms
+    return Turn(found, network, told, file), time.ms
 
 
 def _measured(job: Job, device: Target, last: Turn, memo: Memo) -> Measured:
     """Nothing that goes wrong here may cost the network, which is finished."""
     assert last.round is not None and last.file is not None
-    file = last.file
+    file, final = last.file, DeviceTime(ms=last.round.measured_ms, doubts=last.round.doubts)
     try:
-        dense_ms = memo.number("dense ms", lambda: device.file_ms(device.dense))
-        comparison = memo.record(
-            f"comparison {joint_hash(last.found)}",
-            Comparison,
+        dense = memo.record("dense time", DeviceTime, lambda: device.file_time(device.dense))
+        compared = memo.record(
+            f"compared {joint_hash(last.found)}",
+            Compared,
             lambda: device.compare(file, preset=job.preset, progress=job.progress),
         )
     except EdgeCompressError:
-        return None, last.round.measured_ms, None
-    return dense_ms, last.round.measured_ms, comparison
+        return Measured(final=final)
+    return Measured(dense, final, compared)
 
 
 def _told(job: Job, prepared: JointPrepared, last: Turn, rounds: list[Round]) -> Told:

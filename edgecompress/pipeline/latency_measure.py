@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgecompress.core.device import Device
-from edgecompress.core.measurement import Conditions, Interval
+from edgecompress.core.measurement import Burst, Conditions, Interval
 from edgecompress.core.statistics import check_alike
 from edgecompress.devices.contract import BurstSize, Driver, Options, Session
 from edgecompress.devices.protocol import orders
+from edgecompress.devices.validity import doubts_of_ratios
 from edgecompress.errors import ExportError
 
 BATCH = 16
@@ -50,6 +51,8 @@ class Timing:
     interval_ms: Interval | None
     """None: exact."""
     runs: int
+    doubts: tuple[str, ...] = ()
+    """Why it is not valid; empty where it is."""
 
 
 @dataclass(frozen=True)
@@ -178,33 +181,34 @@ def _batch(
     effort = NEW_PROCESS if session.fresh_process else IN_PROCESS
     session.load(reference.file)
     ratios: list[list[float]] = [[] for _ in files]
-    runs = [0] * len(files)
+    found: list[list[Burst]] = [[] for _ in files]
     for order in orders(len(files), effort.rounds, seed):
         before = session.burst(reference.file, effort.burst).center_ms
         for start in range(0, len(order), STRETCH):
             stretch = order[start : start + STRETCH]
             bursts = [_burst(session, files[position], effort.burst) for position in stretch]
             after = session.burst(reference.file, effort.burst).center_ms
-            for position, (ms, count) in zip(stretch, bursts, strict=True):
-                ratios[position].append(ms / ((before + after) / 2))
-                runs[position] += count
+            for position, burst in zip(stretch, bursts, strict=True):
+                ratios[position].append(burst.center_ms / ((before + after) / 2))
+                found[position].append(burst)
             before = after
-    return [_timing(found, reference_ms, count) for found, count in zip(ratios, runs, strict=True)]
+    return [_timing(own, bursts, reference_ms) for own, bursts in zip(ratios, found, strict=True)]
 
 
-def _burst(session: Session, written: _Written, size: BurstSize) -> tuple[float, int]:
+def _burst(session: Session, written: _Written, size: BurstSize) -> Burst:
     with written.job.named():
         session.load(written.file)  # anew: one copy may lie better in memory than another
-        burst = session.burst(written.file, size)
-    return burst.center_ms, burst.runs
+        return session.burst(written.file, size)
 
 
-def _timing(ratios: Sequence[float], reference_ms: float, runs: int) -> Timing:
+def _timing(ratios: Sequence[float], bursts: Sequence[Burst], reference_ms: float) -> Timing:
     """Returns the median; the least and the greatest of n bursts hold it in all but 2 of 2^n cases."""
     confidence = 1 - 2.0 ** (1 - len(ratios))
     low, high = min(ratios) * reference_ms, max(ratios) * reference_ms
     interval = Interval(low=low, high=high, confidence=confidence)
-    return Timing(statistics.median(ratios) * reference_ms, interval, runs)
+    runs = sum(burst.runs for burst in bursts)
+    doubts = doubts_of_ratios(ratios, bursts)
+    return Timing(statistics.median(ratios) * reference_ms, interval, runs, doubts)
 
 
 def seconds_per_file(place: Place, macs: float) -> float:

@@ -149,7 +149,7 @@ def _of_compress(result: CompressResult) -> dict[str, Any]:
 def _of_prune(result: PruneResult) -> dict[str, Any]:
     return {
         **_common(result),
-        "how": f"prune by {result.scores} scores, {result.scope}",
+        "how": f"prune by {result.scores} scores, {result.scope.replace('_', ' ')}",
         "groups": result.groups,
         "left_alone": result.refused,
     }
@@ -159,6 +159,7 @@ def _of_recover(result: RecoverResult) -> dict[str, Any]:
     return {
         **_common(result),
         "how": f"recover {result.parent} up to {result.level}, preset {result.preset}",
+        "unrecovered": result.before,
         "recovery": tuple(map(_climbed, result.ladder)),
         "left_alone": result.plan.skipped,
         "notes": tuple(f"{what}: {outcome}" for what, outcome in result.steps),

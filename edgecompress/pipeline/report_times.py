@@ -50,12 +50,8 @@ def _compared(bench: DeviceBench, one: Comparison, before: Measurement, after: M
         speedup_interval=_open(one.interval),
         verdict=one.verdict,
         statement=one.statement,
-        doubts=tuple(dict.fromkeys((*_doubts(before), *_doubts(after)))),
+        doubts=tuple(dict.fromkeys((*before.validity.doubts, *after.validity.doubts))),
     )
-
-
-def _doubts(one: Measurement) -> tuple[str, ...]:
-    return () if one.validity.valid else one.validity.reasons or ("no reason given",)
 
 
 def _open(interval: Interval) -> Interval | None:
@@ -79,6 +75,7 @@ def search_times(latency: Latency) -> Iterator[TimePair]:
             verdict=compared.verdict if compared else None,
             statement=compared.statement if compared else "",
             goal=True,
+            doubts=latency.doubts,
         )
         goal = False
     yield TimePair(

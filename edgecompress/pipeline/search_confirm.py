@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from edgecompress.core.measurement import Comparison
-from edgecompress.core.search_results import Round
+from edgecompress.core.search_results import Compared, DeviceTime, Round
 from edgecompress.errors import EdgeCompressError
 from edgecompress.pipeline.preparation import Prepared
 from edgecompress.pipeline.search_device import Target
@@ -24,41 +23,44 @@ def confirm(
     try:
         with timed(standing):
             file = _exported(prepared, device, outcome)
-            dense_ms = memo.number("dense ms", lambda: device.file_ms(device.dense))
-            final_ms = memo.number(f"file ms {outcome.hash}", lambda: device.file_ms(file))
-        outcome = _confirmed(loop, target, standing, outcome, dense_ms, final_ms)
+            dense = memo.record("dense time", DeviceTime, lambda: device.file_time(device.dense))
+            final = memo.record(f"file time {outcome.hash}", DeviceTime, lambda: device.file_time(file))
+        outcome = _confirmed(loop, target, standing, outcome, dense, final)
         with timed(standing):
-            comparison = memo.record(
-                f"comparison {outcome.hash}",
-                Comparison,
+            compared = memo.record(
+                f"compared {outcome.hash}",
+                Compared,
                 lambda: device.compare(file, preset=loop.preset, progress=loop.progress),
             )
-        outcome = replace(outcome, comparison=comparison)
+        doubts = tuple(dict.fromkeys((*outcome.doubts, *compared.doubts)))
+        outcome = replace(outcome, comparison=compared.comparison, doubts=doubts)
     except EdgeCompressError as error:
         outcome = replace(outcome, not_measured=f"{error}; to measure it: edgecompress export, then bench")
     return replace(outcome, seconds={**outcome.seconds, **standing.seconds})
 
 
 def _confirmed(
-    loop: Loop, target: float, standing: Standing, outcome: Outcome, dense_ms: float, final_ms: float
+    loop: Loop, target: float, standing: Standing, outcome: Outcome, dense: DeviceTime, final: DeviceTime
 ) -> Outcome:
     """Adds a last round: the exported network."""
-    met = meets(loop, final_ms, target)
+    met = meets(loop, final.ms, target)
     last = Round(
         number=len(standing.rounds) + 1,
         limit_ms=target,
         predicted_ms=standing.rounds[best(standing.rounds)].predicted_ms,
-        measured_ms=final_ms,
+        measured_ms=final.ms,
         file="exported",
         met=met,
+        doubts=final.doubts,
     )
     return replace(
         outcome,
         met=met,
-        reason=None if met else unmet(target, final_ms, standing),
+        reason=None if met else unmet(target, final.ms, standing),
         rounds=(*outcome.rounds, last),
-        dense_ms=dense_ms,
-        measured_ms=final_ms,
+        dense_ms=dense.ms,
+        measured_ms=final.ms,
+        doubts=tuple(dict.fromkeys((*dense.doubts, *final.doubts))),
     )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import nn
 
-from edgecompress.core.measurement import Comparison
 from edgecompress.core.progress import Progress
+from edgecompress.core.search_results import Compared, DeviceTime
 from edgecompress.core.types import ModelRef
 from edgecompress.devices.contract import Options
 from edgecompress.errors import DeviceError, ExportError, MissingPackage
@@ -34,16 +34,16 @@ class Target:
     options: Options
     ref: ModelRef
 
-    def plan_ms(self, changes: list[Change]) -> float:
+    def plan_time(self, changes: list[Change]) -> DeviceTime:
         """Returns what the device takes for a plan, put into the exported dense network.
 
         Raises:
             DeviceError: it does not answer.
         """
         kind = FORMATS[self.clock.table.format]
-        return self._ms(lambda file: kind.splice(self.dense, changes, file, layers=self.clock.layers))
+        return self._time(lambda file: kind.splice(self.dense, changes, file, layers=self.clock.layers))
 
-    def file_ms(self, file: Path) -> float:
+    def file_time(self, file: Path) -> DeviceTime:
         """Returns what the device takes for a file.
 
         Raises:
@@ -53,11 +53,11 @@ class Target:
         def copy(to: Path) -> None:
             shutil.copyfile(file, to)
 
-        return self._ms(copy)
+        return self._time(copy)
 
-    def _ms(self, write: Write) -> float:
+    def _time(self, write: Write) -> DeviceTime:
         ((_, timing),) = self.bench.timings([write])
-        return timing.median_ms
+        return DeviceTime(ms=timing.median_ms, doubts=timing.doubts)
 
     def write(self, network: nn.Module, file: Path) -> None:
         """Exports a network in the table's format and number type.
@@ -67,7 +67,7 @@ class Target:
         """
         write_network(network, self.ref, self.clock.table.format, self.clock.table.dtype, file)
 
-    def compare(self, compressed: Path, *, preset: str, progress: Progress) -> Comparison:
+    def compare(self, compressed: Path, *, preset: str, progress: Progress) -> Compared:
         """Measures dense and compressed in turns.
 
         Raises:
@@ -85,8 +85,10 @@ class Target:
             adb=self.options.adb,
             progress=progress,
         )
-        ((comparison,),) = (one.comparisons for one in result.benches)
-        return comparison
+        (measured,) = result.benches
+        (comparison,) = measured.comparisons
+        doubts = (reason for one in measured.measurements for reason in one.validity.doubts)
+        return Compared(comparison=comparison, doubts=tuple(dict.fromkeys(doubts)))
 
 
 def open_target(

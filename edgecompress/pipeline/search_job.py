@@ -190,5 +190,6 @@ def _latency(job: Job, clock: Clock, found: Outcome) -> Latency:
             for layer in job.material.layers
         ),
         comparison=found.comparison,
+        doubts=found.doubts,
         not_measured=found.not_measured,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgecompress.core.memo import Memo
-from edgecompress.core.search_results import Round
+from edgecompress.core.search_results import DeviceTime, Round
 from edgecompress.core.types import Metric
 from edgecompress.errors import BudgetError, ConfigError, ExportError
 from edgecompress.pipeline.engine import Chosen
@@ -105,21 +105,22 @@ def _rounds_(
         if choices is None or choices in standing.plans:  # the correction changes nothing any more
             return
         predicted = now.problem("ms", target).total(choices)
-        measured = _plan_ms(prepared, device, choices, standing)
+        time = _plan_time(prepared, device, choices, standing)
         standing.plans.append(choices)
         standing.rounds.append(
             Round(
                 number=number,
                 limit_ms=limit * _correction(loop, standing.clock),
                 predicted_ms=predicted,
-                measured_ms=measured,
+                measured_ms=time.ms,
                 file="spliced",
-                met=meets(loop, measured, target),
+                met=meets(loop, time.ms, target),
+                doubts=time.doubts,
             )
         )
-        if abs(measured / target - 1) <= CLOSE or standing.reason is not None:
+        if abs(time.ms / target - 1) <= CLOSE or standing.reason is not None:
             return
-        standing.clock = standing.clock.corrected(measured / predicted)
+        standing.clock = standing.clock.corrected(time.ms / predicted)
 
 
 def most_rounds(loop: Loop) -> int:
@@ -150,14 +151,14 @@ def _correction(loop: Loop, clock: Clock) -> float:
     return loop.clock.calibration.scale / clock.calibration.scale
 
 
-def _plan_ms(prepared: Prepared, device: Target | None, choices: Choices, standing: Standing) -> float:
-    def measure() -> float:
+def _plan_time(prepared: Prepared, device: Target | None, choices: Choices, standing: Standing) -> DeviceTime:
+    def measure() -> DeviceTime:
         assert device is not None  # asked of the process that has it
         layers = {layer.name: layer for layer in device.clock.layers}
-        return device.plan_ms([(layers[name], choice.blocks[0]) for name, choice in choices.items()])
+        return device.plan_time([(layers[name], choice.blocks[0]) for name, choice in choices.items()])
 
     with timed(standing):
-        return prepared.memo.number(f"plan ms {plan_hash(choices)}", measure)
+        return prepared.memo.record(f"plan time {plan_hash(choices)}", DeviceTime, measure)
 
 
 def _realised(

@@ -54,6 +54,8 @@ class Outcome:
     dense_ms: float | None = None
     measured_ms: float | None = None
     comparison: Comparison | None = None
+    doubts: tuple[str, ...] = ()
+    """Why the milliseconds of both networks, or their comparison, are not valid."""
     not_measured: str | None = None
 
     @cached_property

@@ -62,7 +62,7 @@ def _hybrid(
     refined = _by_gradient(prepared, problem, seed, progress, REFINEMENT, local.choices).choices
     plans = {"the allocation": found, "local search": local.choices, "gradient refinement": refined}
     found = _best(prepared, plans)
-    steps += [*local.steps, ("kept", _named(plans, found))]
+    steps += [*local.steps, ("best after a short repair", _named(plans, found))]
     seconds |= {**local.seconds, "gradient refinement": time.perf_counter() - start}
     return Chosen(found, tuple(steps), seconds)
 

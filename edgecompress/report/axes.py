@@ -49,18 +49,25 @@ def tick_text(value: float) -> str:
     return f"-{tick_text(-value)}" if value < 0 else count(0.0 if value < 1e-12 else value)
 
 
+def _named(ticks: list[float]) -> list[tuple[float, str]]:
+    """Returns ticks with their texts; those of one unit have equally many decimals."""
+    texts = [tick_text(value) for value in ticks]
+    decimals = max((len(one.partition(".")[2]) for one in texts if " " not in one), default=0)
+    plain = [f"{value:.{decimals}f}" for value in ticks]
+    return list(zip(ticks, texts if any(" " in one for one in texts) else plain, strict=True))
+
+
 def frame(x: Scale, y: Scale, x_name: str, y_name: str, *, whole: bool = False) -> list[Shape]:
     """Returns grid lines, ticks and the names of both axes; `y` grows upwards, `x` may be `whole` numbers."""
     left, right, bottom, top = x.start, x.end, y.start, y.end
     shapes: list[Shape] = []
-    for value in y.ticks():
+    for value, words in _named(y.ticks()):
         shapes.append(Line([(left, y(value)), (right, y(value))], "faint"))
-        shapes.append(Words(left - 8, y(value) + 4, tick_text(value), anchor="end"))
-    for value in x.ticks(max(2, int((right - left) / 80))):
-        if whole and abs(value - round(value)) > 1e-9:
-            continue
+        shapes.append(Words(left - 8, y(value) + 4, words, anchor="end"))
+    ticks = x.ticks(max(2, int((right - left) / 80)))
+    for value, words in _named([one for one in ticks if not whole or abs(one - round(one)) < 1e-9]):
         shapes.append(Line([(x(value), bottom), (x(value), bottom + 4)], "muted"))
-        shapes.append(Words(x(value), bottom + 18, tick_text(value), anchor="middle"))
+        shapes.append(Words(x(value), bottom + 18, words, anchor="middle"))
     shapes.append(Line([(left, bottom), (right, bottom)], "muted"))
     shapes.append(Words((left + right) / 2, bottom + 37, x_name, anchor="middle"))
     shapes.append(Words(max(left - 44, 2), top - 14, y_name))

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from edgecompress.core.measurement import BenchResult, Comparison, Conditions, DeviceBench, Measurement
+from edgecompress.report.doubts import NOT_VALID
 from edgecompress.report.tables import add_row, lines, table, title
 
 _MOST_OPERATORS = 10
 _ALL = "all files"
-_NOT_VALID = "not valid"
 
 
 def bench_text(result: BenchResult) -> RenderableType:
@@ -143,11 +143,11 @@ def _remarks(measurements: Sequence[Measurement]) -> list[RenderableType]:
 
 
 def _doubts(one: Measurement) -> list[str]:
-    return [*([] if one.validity.valid else [_NOT_VALID]), *one.validity.reasons, *one.notes]
+    return [*([] if one.validity.valid else [NOT_VALID]), *one.validity.reasons, *one.notes]
 
 
 def _joined(texts: Sequence[str]) -> Text:
-    return Text("; ").join(Text(text, style="bold red" if text == _NOT_VALID else "") for text in texts)
+    return Text("; ").join(Text(text, style="bold red" if text == NOT_VALID else "") for text in texts)
 
 
 def _how(result: BenchResult, measurements: Sequence[Measurement]) -> list[str]:

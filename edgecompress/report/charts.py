@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from edgecompress.core.report_results import RunReport, SpectrumView, TimePair
 from edgecompress.core.search_results import FrontPoint, Slower
 from edgecompress.report.axes import Scale, frame, spanning
-from edgecompress.report.drawing import Area, Drawing, Line, Mark, Shape, Words
+from edgecompress.report.drawing import Area, Drawing, Line, Mark, Point, Shape, Words
 from edgecompress.report.hues import hue_of
 from edgecompress.report.numbers import count
 
 LEFT, RIGHT, TOP, BOTTOM = 52, 18, 34, 50
 LEAST_AGREEMENT = 50.0
 """Percent; plans that answer so differently are of no use, and would squeeze the others together."""
+LABEL = 15.0
+"""Pixels that the number of a run needs."""
 UNITS = {"ms": "ms", "macs": "MACs", "params": "parameters"}
 
 
@@ -115,7 +118,7 @@ def slower_chart(slower: Sequence[Slower], width: float, height: float) -> Drawi
         ),
         *frame(x, y, "% of the dense layer's MACs", "% of the dense layer's time"),
         Line([(x.start, y(100)), (x.end, y(100))], "bad", 1.5),
-        Words(x.start + 8, y(100) - 8, "slower than dense", "bad"),
+        Words(x.end, y.end - 14, "slower than dense", "bad", anchor="end"),
     ]
     shapes += [
         Mark(
@@ -163,21 +166,44 @@ def compare_chart(runs: Sequence[RunReport], width: float, height: float) -> Dra
     devices = {None if (time := goal_time(run)) is None else (time.device, time.how_known) for run in runs}
     timed = len(devices) == 1 and None not in devices
     after = [_figure(run, timed=timed, dense=False) for run in runs]
-    before = [_figure(run, timed=timed, dense=True) for run in runs if run.dense and run.dense.accuracy]
-    x = spanning([place for place, _ in after + before], LEFT, width - RIGHT, margin=0.1)
-    y = spanning([top1 for _, top1 in after + before], height - BOTTOM, TOP, margin=0.12)
+    before = [
+        (number, _figure(run, timed=timed, dense=True))
+        for number, run in enumerate(runs, 1)
+        if run.dense and run.dense.accuracy
+    ]
+    all_places = [*after, *(place for _, place in before)]
+    x = spanning([cost for cost, _ in all_places], LEFT, width - RIGHT, margin=0.1)
+    y = spanning([top1 for _, top1 in all_places], height - BOTTOM, TOP, margin=0.12)
     name = "ms" if timed else "MACs"
     where = f"{name}, {goal_time(runs[0]).device}" if timed else name  # type: ignore[union-attr]
     shapes = frame(x, y, where, "top-1 %")
-    for run, (cost, top1) in zip(runs, after, strict=True):
-        number = str(runs.index(run) + 1)
+    taken: list[Point] = []
+    for number, (run, (cost, top1)) in enumerate(zip(runs, after, strict=True), 1):
         label = f"{number}: {run.name}, {count(cost)} {name}, {top1:.2f} %"
         shapes.append(Mark(x(cost), y(top1), "accent", label, radius=6))
-        shapes.append(Words(x(cost) + 10, y(top1) - 7, number, "ink", bold=True))
-    for cost, top1 in dict.fromkeys(before):
-        shapes.append(Mark(x(cost), y(top1), "dense", f"dense: {count(cost)} {name}, {top1:.2f} %", radius=5))
-        shapes.append(Words(x(cost), y(top1) - 11, "dense", anchor="middle"))
+        taken.append(_free_place((x(cost), y(top1)), taken))
+        shapes.append(Words(*taken[-1], str(number), "ink", anchor="middle", bold=True))
+    for (cost, top1), own in _alike(before).items():
+        of = "dense" if len(own) == len(runs) else f"dense of {', '.join(map(str, own))}"
+        shapes.append(Mark(x(cost), y(top1), "dense", f"{of}: {count(cost)} {name}, {top1:.2f} %", radius=5))
+        shapes.append(Words(x(cost), y(top1) - 11, of, anchor="middle"))
     return Drawing(width, height, "Accuracy against cost of all runs", tuple(shapes))
+
+
+def _free_place(mark: Point, taken: Sequence[Point]) -> Point:
+    """Returns where the number of a mark is not on that of another; the first place where none is free."""
+    x, y = mark
+    places = [(x + 13, y - 7), (x - 13, y - 7), (x + 13, y + 16), (x - 13, y + 16)]
+    free = (one for one in places if all(math.dist(one, other) > LABEL for other in taken))
+    return next(free, places[0])
+
+
+def _alike(before: Sequence[tuple[int, Point]]) -> dict[Point, list[int]]:
+    """Returns the runs of each dense network, which several may have begun with."""
+    found: dict[Point, list[int]] = {}
+    for number, place in before:
+        found.setdefault(place, []).append(number)
+    return found
 
 
 def _figure(run: RunReport, *, timed: bool, dense: bool) -> tuple[float, float]:

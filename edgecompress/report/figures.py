@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
+from edgecompress.core.report_results import RunReport
 from edgecompress.core.results import ModelSummary, SplitSummary
 from edgecompress.report.numbers import change, count, megabytes
 from edgecompress.report.tables import add_row, lines, table
@@ -32,6 +33,12 @@ def before_after(
 
 def _pair(before: int, after: int) -> tuple[str, str, str]:
     return count(before), count(after), change(before, after)
+
+
+def unrecovered_words(run: RunReport) -> str:
+    """Returns the accuracy that recovery began with; nothing where there was none."""
+    begun = None if run.unrecovered is None else run.unrecovered.accuracy
+    return "" if begun is None else f"{begun.top1:.2f} % before recovery"
 
 
 def split_line(split: SplitSummary | None) -> list[Text]:

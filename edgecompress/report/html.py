@@ -178,7 +178,8 @@ def _side_by_side(runs: Sequence[RunReport]) -> Markup:
         ("Weights", *map(_weights, runs)),
         ("MACs", *map(_macs, runs)),
     ]
-    return table(headers, (row for row in rows if any(row[1:])), label="Runs side by side")
+    listed = table(headers, (row for row in rows if any(row[1:])), label="Runs side by side")
+    return el("div", listed, class_="compared")
 
 
 def _with_sub(figure_: str, below: str) -> Markup:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from edgecompress.core.measurement import Interval
 from edgecompress.core.report_results import RunReport, TimePair
 from edgecompress.report.benches import ms
 from edgecompress.report.doubts import doubt_lines
-from edgecompress.report.html_parts import Section, table
+from edgecompress.report.figures import unrecovered_words
+from edgecompress.report.html_parts import Section, doubt_badge, share_bar, table, warned
 from edgecompress.report.markup import Markup, el, join
 from edgecompress.report.numbers import change, count
 
@@ -18,13 +20,9 @@ def lead(run: RunReport) -> Markup:
     speeds = [_speed_words(time) for time in headline_times(run)]
     words = [part for part in (*speeds, _accuracy_words(run, first=not speeds), _size_words(run)) if part]
     warnings = [] if run.met is not False else [f"Target not met: {run.reason or 'no reason given'}"]
-    warnings += [_capital(line) for line in doubt_lines(headline_times(run))]
     sentence = el("p", join(_listed(words)), ".", class_="lead")
-    return join([sentence, *(el("p", line, class_="bad") for line in warnings)])
-
-
-def _capital(line: str) -> str:
-    return line[:1].upper() + line[1:]
+    bad = (el("p", line, class_="bad") for line in warnings)
+    return join([sentence, *bad, warned(doubt_lines(headline_times(run)))])
 
 
 def _listed(words: list[Markup]) -> Iterator[str]:
@@ -70,36 +68,37 @@ def tiles(run: RunReport) -> Markup:
 
 def _tiles(run: RunReport) -> Iterator[Markup]:
     dense, after = run.dense, run.compressed
-    yield from map(_time_tile, headline_times(run))
+    for time in headline_times(run):
+        yield _time_tile(time, run)
     if after.accuracy is not None:
         before = None if dense is None or dense.accuracy is None else dense.accuracy.top1
         gained = None if before is None else after.accuracy.top1 - before
         yield _tile(
-            "Top-1",
-            f"{after.accuracy.top1:.2f}",
-            "%",
-            f"on {after.accuracy.images:,} images" + ("" if before is None else f", was {before:.2f} %"),
+            "Accuracy",
+            _Figure(after.accuracy.top1, before, lambda value: f"{value:.2f} %"),
             None if gained is None else f"{gained:+.2f} pp",
+            [f"top-1 on {after.accuracy.images:,} images", unrecovered_words(run)],
             good=gained is not None and gained > -1,
         )
-    megabytes = after.weight_bytes / 1e6
+    size, size_before = after.weight_bytes, None if dense is None else dense.weight_bytes
     yield _tile(
         "Weights",
-        f"{megabytes:.2f}" if megabytes >= 0.1 else f"{megabytes:.3f}",
-        "MB",
-        f"{count(after.params)} parameters" + ("" if dense is None else f", were {count(dense.params)}"),
-        None if dense is None else change(dense.weight_bytes, after.weight_bytes),
-        good=dense is not None and after.weight_bytes <= dense.weight_bytes,
+        _Figure(size, size_before, _megabytes),
+        None if size_before is None else change(size_before, size),
+        [f"{count(after.params)} parameters" + ("" if dense is None else f", were {count(dense.params)}")],
+        good=size_before is not None and size <= size_before,
     )
-    figure, _, unit = count(after.macs).partition(" ")
     yield _tile(
         "MACs",
-        figure,
-        unit,
-        "per image" if dense is None else f"per image, were {count(dense.macs)}",
+        _Figure(after.macs, None if dense is None else dense.macs, count),
         None if dense is None else change(dense.macs, after.macs),
+        ["multiply-adds per image"],
         good=dense is not None and after.macs <= dense.macs,
     )
+
+
+def _megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.{2 if size_bytes >= 1e5 else 3}f} MB"
 
 
 def headline_times(run: RunReport) -> list[TimePair]:
@@ -110,30 +109,48 @@ def headline_times(run: RunReport) -> list[TimePair]:
     return [*goal, *[time for time in run.times[1:] if time.how_known == "measured"][:1]]
 
 
-def _time_tile(time: TimePair) -> Markup:
+def _time_tile(time: TimePair, run: RunReport) -> Markup:
+    goal = time.goal and run.metric == "ms" and run.target is not None
     lines = [
-        "" if time.after_interval is None else _between(time.after_interval),
-        f"was {ms(time.before_ms)}",
-        _sureness(time),
         join([badges(time), " ", time.device.split(",")[0]]),
+        f"target {ms(run.target)} ms, {'met' if run.met else 'not met'}" if goal and run.target else "",
+        "" if time.after_interval is None else f"{_between(time.after_interval)} ms",
+        _sureness(time),
         el("span", time.file, class_="fold") if time.file else "",
     ]
     return _tile(
         "Latency",
-        ms(time.after_ms),
-        "ms",
-        join(el("div", line) for line in lines if line),
+        _Figure(time.after_ms, time.before_ms, lambda value: f"{ms(value)} ms"),
         change(time.before_ms, time.after_ms),
+        lines,
         good=time.after_ms <= time.before_ms,
     )
 
 
-def _tile(name: str, figure: str, unit: str, was: str, delta: str | None, *, good: bool) -> Markup:
+@dataclass(frozen=True)
+class _Figure:
+    """A figure and what it was before, with the unit both have."""
+
+    now: float
+    was: float | None
+    shown: Callable[[float], str]
+
+
+def _tile(name: str, figure: _Figure, delta: str | None, lines: Iterable[str], *, good: bool) -> Markup:
+    """Returns a figure with its unit, what it was, how much of that is left, and lines about it."""
     changed = el("span", delta, class_=f"delta {'good' if good else 'bad'}") if delta else Markup("")
+    now, _, unit = figure.shown(figure.now).partition(" ")
+    before = []
+    if figure.was is not None:
+        before = [el("div", f"was {figure.shown(figure.was)}"), share_bar(figure.now, figure.was)]
     return el(
         "div",
         el("dt", el("span", name), changed),
-        el("dd", el("div", figure, " ", el("small", unit), class_="now"), el("div", was, class_="was")),
+        el(
+            "dd",
+            el("div", now, " ", el("small", unit), class_="now"),
+            el("div", join([*before, *(el("div", line) for line in lines if line)]), class_="was"),
+        ),
         class_="tile",
     )
 
@@ -141,7 +158,7 @@ def _tile(name: str, figure: str, unit: str, was: str, delta: str | None, *, goo
 def badges(time: TimePair) -> Markup:
     """Returns how a time is known and whether it is valid, so that nobody takes it for more than it is."""
     known = el("span", time.how_known, class_=f"badge {time.how_known}")
-    return join([known, " ", el("span", "not valid", class_="badge bad")]) if time.doubts else known
+    return join([known, " ", doubt_badge()]) if time.doubts else known
 
 
 def _sureness(time: TimePair) -> str:
@@ -169,9 +186,9 @@ def times_section(run: RunReport) -> Section | None:
         told += "Emulated: computed from the instructions the files execute; not a time of a real device. "
     told += "Predicted: summed from the latency table. " if "predicted" in kinds else ""
     headers = ("Device", "Known by", "Before, ms", "After, ms", "Speed-up", "Verdict")
-    body = table(headers, rows, label="Milliseconds by device", left=2)
-    doubts = (el("p", _capital(line), class_="bad") for line in doubt_lines(run.times))
-    return Section("times", "Milliseconds, by device", join([el("p", told.strip()), body, *doubts]))
+    body = table(headers, rows, label="Milliseconds by device", left=2, stacked=True)
+    doubts = warned(doubt_lines(run.times))
+    return Section("times", "Milliseconds, by device", join([el("p", told.strip()), body, doubts]))
 
 
 def _time_row(time: TimePair) -> tuple[str, ...]:
@@ -183,7 +200,7 @@ def _time_row(time: TimePair) -> tuple[str, ...]:
         _with_bounds(ms(time.before_ms), time.before_interval),
         _with_bounds(ms(time.after_ms), time.after_interval),
         _with_bounds(f"{time.speedup:.2f} x", time.speedup_interval),
-        el("span", verdict, class_=tone),
+        el("span", verdict, class_=tone) if verdict else "",
     )
 
 

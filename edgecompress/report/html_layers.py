@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -29,13 +30,13 @@ def strip_section(run: RunReport) -> Section | None:
     unit = "time" if timed else "MACs"
     told = (
         f"Every block is a layer, in forward order. The filled part is what is left of its {unit}; below it "
-        "what it became, and its ranks or widths."
+        "what it became, and its ranks, or its widths: inputs x outputs."
     )
     items = (
         el(
             "li",
             el("span", stage or "layers"),
-            el("ol", join(_block(one) for one in own), class_="blocks", data_roving=True),
+            el("ol", join(_block(one, tabbed=one is run.layers[0]) for one in own), class_="blocks"),
             class_="stage",
         )
         for stage, own in stages
@@ -43,7 +44,7 @@ def strip_section(run: RunReport) -> Section | None:
     body = [
         el("p", told),
         legend(hue_of(one.family) for one in run.layers),
-        el("ol", join(items), class_="stages"),
+        el("ol", join(items), class_="stages", data_roving=True),
     ]
     return Section("network", "What became of every layer", join(body))
 
@@ -69,7 +70,7 @@ def _left(one: LayerView) -> float:
 
 
 def _sizes(one: LayerView) -> str:
-    between = "→" if one.family == "narrower" else ", "
+    between = " x " if one.family == "narrower" else ", "
     return between.join(map(str, one.ranks))
 
 
@@ -84,7 +85,7 @@ def layer_words(one: LayerView) -> str:
     return "; ".join(words)
 
 
-def _block(one: LayerView) -> Markup:
+def _block(one: LayerView, *, tabbed: bool) -> Markup:
     filled = 100 * min(max(_left(one), 0.0), 1.0)
     hue = hue_of(one.family)
     words = layer_words(one)
@@ -105,10 +106,10 @@ def _block(one: LayerView) -> Markup:
     return el(
         "li",
         picture,
-        el("b", "width" if one.family == "narrower" else one.family),
+        el("b", "widths" if one.family == "narrower" else one.family),
         below,
         class_="block",
-        tabindex="0",
+        tabindex="0" if tabbed else "-1",
         aria_label=words,
         data_tip=words,
     )
@@ -131,7 +132,7 @@ def time_section(run: RunReport) -> Section | None:
         rows.append(("everything else", "", "", *shown, _changed(*rest)))
     source = "by the latency table the search used" if timed else "from shapes"
     told = f"Grey is before, colour is after; {source}."
-    body = [el("p", told), totals, table(headers, rows, label=f"{unit} by layer", left=3)]
+    body = [el("p", told), totals, table(headers, rows, label=f"{unit} by layer", left=3, drawn=2)]
     return Section("where", f"Where the {'milliseconds' if timed else 'MACs'} went", join(body))
 
 
@@ -167,7 +168,7 @@ def _time_row(one: LayerView, most: float, *, timed: bool) -> tuple[str, ...]:
 
 
 def _changed(before: float, after: float) -> str:
-    return "" if before == after else change(before, after)
+    return "" if math.isclose(before, after, rel_tol=5e-4) else change(before, after)
 
 
 def _rest(run: RunReport, *, timed: bool) -> tuple[float, float]:
@@ -271,7 +272,7 @@ def groups_section(run: RunReport) -> Section | None:
     )
     headers = ("Group", "Units", "Kept", "Before", "After", "Stays")
     rows = [_group_row(one) for one in run.groups]
-    listed = table(headers, rows, label="Units by group", left=3)
+    listed = table(headers, rows, label="Units by group", left=3, drawn=2)
     return Section("groups", "What was taken away", join([el("p", told), listed]))
 
 

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import PurePath
 
 from edgecompress.core.report_results import CellView, RecoveryStep, RunReport
 from edgecompress.core.search_results import Round
 from edgecompress.core.toml_text import toml_table
 from edgecompress.report.benches import ms
 from edgecompress.report.charts import LEAST_AGREEMENT, cost_text, drawn_points, front_chart
-from edgecompress.report.html_parts import Section, figure, folded, minutes_text, pairs, table
+from edgecompress.report.doubts import round_doubts
+from edgecompress.report.html_parts import (
+    Section,
+    doubt_badge,
+    figure,
+    folded,
+    minutes_text,
+    pairs,
+    table,
+    warned,
+)
 from edgecompress.report.markup import Markup, el, join
 from edgecompress.report.numbers import megabytes, share
 
@@ -56,16 +67,18 @@ def rounds_section(run: RunReport) -> Section | None:
         "Search, measure, correct: each round puts its plan on the device and compares it with what the "
         f"table promised. The prediction was off by {100 * worst:.1f} % at most."
     )
-    headers = ("Round", "What", "Searched for, ms", "Predicted", "On the device", "Off by", "")
-    listed = table(headers, map(_round_row, run.rounds), label="Rounds of the loop", left=2)
-    return Section("rounds", "Predicted against measured", join([el("p", told), listed]))
+    headers = ("", "What", "Searched for, ms", "Predicted, ms", "On the device, ms", "Off by", "Target")
+    listed = table(headers, map(_round_row, run.rounds), label="Rounds of the loop", left=2, stacked=True)
+    doubts = warned(round_doubts(run.rounds))
+    return Section("rounds", "Predicted against measured", join([el("p", told), listed, doubts]))
 
 
 def _round_row(one: Round) -> tuple[str, ...]:
     what = "plan, spliced into the dense file" if one.file == "spliced" else "the finished network"
-    met = el("span", "as asked for" if one.met else "too slow", class_="good" if one.met else "bad")
-    figures = (ms(one.limit_ms), ms(one.predicted_ms), ms(one.measured_ms))
-    return str(one.number), what, *figures, f"{100 * one.error:+.1f} %", met
+    met = el("span", "met" if one.met else "too slow", class_="good" if one.met else "bad")
+    measured = join([ms(one.measured_ms), " ", doubt_badge()]) if one.doubts else ms(one.measured_ms)
+    figures = (ms(one.limit_ms), ms(one.predicted_ms), measured)
+    return f"Round {one.number}", what, *figures, f"{100 * one.error:+.1f} %", met
 
 
 def recovery_section(run: RunReport) -> Section | None:
@@ -74,7 +87,9 @@ def recovery_section(run: RunReport) -> Section | None:
         return None
     items = join(map(_rung, run.recovery))
     total = run.seconds.get("all") or sum(run.seconds.values())
-    spent = ", ".join(f"{stage} {spent:.1f}" for stage, spent in run.seconds.items() if stage != "all")
+    spent = ", ".join(
+        f"{stage} {spent:.1f}" for stage, spent in run.seconds.items() if stage != "all" and spent >= 0.05
+    )
     told = f"{minutes_text(total / 60)} in all; seconds by stage: {spent}." if spent else ""
     body = [el("p", told), el("ol", items, class_="ladder")]
     return Section("recovery", "How accuracy was kept", join(body))
@@ -84,7 +99,7 @@ def _rung(one: RecoveryStep) -> Markup:
     facts = [] if one.gain is None else [f"{one.gain:+.2f} pp"]
     facts += [] if one.minutes is None else [minutes_text(one.minutes)]
     facts += ["not kept"] if one.kept is False else []
-    outcome = el("p", one.outcome) if one.outcome else Markup("")
+    outcome = el("p", one.outcome.replace(" -> ", " → ")) if one.outcome else Markup("")
     return el("li", el("b", one.level), el("span", ", ".join(facts), class_="muted"), outcome)
 
 
@@ -134,7 +149,7 @@ def files_section(run: RunReport) -> Section | None:
         f"Each file was run on {run.files[0].parity.images} images and compared with PyTorch; off by: the "
         "largest difference over the largest output."
     )
-    listed = table(headers, rows, label="Exported files", left=2)
+    listed = table(headers, rows, label="Exported files", left=2, stacked=True)
     return Section("files", "Exported files", join([el("p", told), listed]))
 
 
@@ -164,7 +179,7 @@ def again_section(run: RunReport) -> Section:
         facts.append(("Images", f"{parts}; none is in two of them; from {split.source}"))
     facts += [*run.conditions.items()]
     facts.append(("Versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())))
-    facts += [(f"SHA-256 of {name}", digest) for name, digest in run.inputs.items()]
+    facts += [(f"SHA-256 of {PurePath(name).name or name}", digest) for name, digest in run.inputs.items()]
     settings = toml_table(run.command, run.options)
     told = (
         "Without the run: save these settings as run.toml, then "

@@ -58,7 +58,7 @@ FAMILIES = {
     "s5g": "S5 in groups",
     "tucker": "Tucker-2: 1 x 1, k x k, 1 x 1",
     "branches": "two branches, added",
-    "narrower": "narrower: channels taken away",
+    "narrower": "narrower: channels or units taken away",
     "other": "another rewrite",
 }
 """What each colour of a layer stands for."""
@@ -85,7 +85,7 @@ def variables() -> str:
 
     return (
         f":root{{color-scheme:light dark;{listed(LIGHT)}}}\n"
-        f"@media (prefers-color-scheme:dark){{:root{{{listed(DARK)}}}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{listed(DARK)}}}}}\n"  # paper is white
     )
 
 

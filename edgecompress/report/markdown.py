@@ -10,7 +10,8 @@ from edgecompress.core.measurement import Interval
 from edgecompress.core.report_results import ReportResult, RunReport
 from edgecompress.report.benches import ms
 from edgecompress.report.curves import ordered_sizes
-from edgecompress.report.doubts import doubt_lines
+from edgecompress.report.doubts import NOT_VALID, doubt_lines, round_doubts
+from edgecompress.report.figures import unrecovered_words
 from edgecompress.report.html_curves import sizes_words, training_words
 from edgecompress.report.numbers import change, count, megabytes
 
@@ -26,6 +27,8 @@ def _run(run: RunReport) -> Iterator[str]:
     yield f"## {_plain(run.model)}: {_plain(run.name)}\n"
     yield f"{_plain(run.how or run.command)}, {run.created:%Y-%m-%d %H:%M} UTC, seed {run.seed}\n"
     yield from _table(("", "before", "after", "change"), _figures(run))
+    if begun := unrecovered_words(run):
+        yield f"top-1: {begun}\n"
     if run.times:
         yield from _table(
             ("device", "known by", "before, ms", "after, ms", "speed-up", "verdict"), _times(run)
@@ -42,12 +45,9 @@ def _run(run: RunReport) -> Iterator[str]:
             ("layer", "became", "MACs before", "MACs after", "ms before", "ms after"), _layers(run)
         )
     if run.rounds:
-        rounds = (
-            (str(one.number), ms(one.predicted_ms), ms(one.measured_ms), f"{100 * one.error:+.1f} %")
-            for one in run.rounds
-        )
-        yield from _table(("round", "predicted, ms", "on the device, ms", "off by"), rounds)
-    yield from (f"- {_plain(note)}" for note in (*doubt_lines(run.times), *run.notes))
+        yield from _table(("round", "predicted, ms", "on the device, ms", "off by"), _rounds(run))
+    remarks = (*doubt_lines(run.times), *round_doubts(run.rounds), *run.notes)
+    yield from (f"- {_plain(remark)}" for remark in remarks)
     yield "\n```\n" + "\n".join(run.commands).replace("`", "'") + "\n```\n"
 
 
@@ -101,6 +101,12 @@ def _recovery(run: RunReport) -> Iterator[tuple[str, ...]]:
         gain = "" if one.gain is None else f"{one.gain:+.2f} pp"
         spent = "" if one.minutes is None else f"{one.minutes:.2f}"
         yield one.level, gain, spent, "" if one.kept is None else "yes" if one.kept else "no", one.outcome
+
+
+def _rounds(run: RunReport) -> Iterator[tuple[str, ...]]:
+    for one in run.rounds:
+        measured = ms(one.measured_ms) + (f", {NOT_VALID}" if one.doubts else "")
+        yield str(one.number), ms(one.predicted_ms), measured, f"{100 * one.error:+.1f} %"
 
 
 def _layers(run: RunReport) -> Iterator[tuple[str, ...]]:

@@ -50,24 +50,24 @@ def picture_of(drawings: Sequence[Drawing]) -> bytes:
 def _drawings(result: ReportResult) -> list[Drawing]:
     runs = result.runs
     found = [compare_chart(runs, WIDTH, 420)] if len(runs) > 1 else []
-    for run in runs:
-        found.append(_card(run))
+    for number, run in enumerate(runs, 1):
+        found.append(_card(run, f"{number}  {run.model}" if len(runs) > 1 else run.model))
         if len(runs) == 1:
             sizes = None if run.elastic is None else sizes_chart(run.elastic, WIDTH, 420)
             found += [sizes, front_chart(run, WIDTH, 420), _layers(run)]
     return [one for one in found if one is not None]
 
 
-def _card(run: RunReport) -> Drawing:
-    """Returns the name and the figures before and after."""
+def _card(run: RunReport, name: str) -> Drawing:
+    """Returns a name and the figures before and after."""
     figures = _figures(run)
     shapes: list[Shape] = [
-        Words(0, 30, run.model, "ink", size=28, bold=True),
+        Words(0, 30, name, "ink", size=28, bold=True),
         Words(0, 54, f"{run.how or run.command}, {run.name}, {run.created:%Y-%m-%d}", size=14),
     ]
     each = WIDTH / max(len(figures), 1)
-    for number, (name, figure, was) in enumerate(figures):
-        shapes.append(Words(number * each, 100, name, size=14))
+    for number, (what, figure, was) in enumerate(figures):
+        shapes.append(Words(number * each, 100, what, size=14))
         shapes.append(Words(number * each, 132, figure, "ink", size=26, bold=True))
         shapes.append(Words(number * each, 154, was, size=14))
     return Drawing(WIDTH, 160, "Before and after", tuple(shapes))

@@ -20,8 +20,9 @@ NAMES_SHOWN = 3
 
 def prune_text(result: PruneResult) -> RenderableType:
     """Returns the figures before and after, what went of each kind, and what could not."""
+    scope = result.scope.replace("_", " ")
     return Group(
-        title(result.plan.model.source, f"before and after, by {result.scores} scores, {result.scope}"),
+        title(result.plan.model.source, f"before and after, by {result.scores} scores, {scope}"),
         before_after(result.dense, result.compressed),
         *split_line(result.split),
         Text(),

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from edgecompress.core.report_results import InitResult, ReportResult, RunLine, RunReport, RunsResult
 from edgecompress.report.benches import ms
-from edgecompress.report.doubts import doubt_lines, place_words
-from edgecompress.report.figures import COMPRESSED, TRAINED, before_after
+from edgecompress.report.doubts import doubt_lines, place_words, reasons_words, round_doubts
+from edgecompress.report.figures import COMPRESSED, TRAINED, before_after, unrecovered_words
 from edgecompress.report.numbers import change, count
-from edgecompress.report.tables import add_row, lines, table, title
+from edgecompress.report.tables import add_row, doubted, lines, table, title
 
 _DIRECTORIES = re.compile(r"(?:^|(?<=:))/.*/")
 """Of a model in a file, as in `/home/me/nets/my_net.py:build` or `cells:/home/me/genotype.json`."""
@@ -25,7 +25,9 @@ def report_text(result: ReportResult) -> RenderableType:
     parts: list[RenderableType] = []
     for run in result.runs:
         parts += [title(run.name, f"{run.model}, {run.how or run.command}"), _figures(run)]
-        parts += [*lines(_times(run)), *lines(run.notes), Text()]
+        begun = unrecovered_words(run)
+        parts += lines([f"top-1: {begun}"] if begun else [])
+        parts += [*lines(_times(run)), *doubted(_doubts(run)), *lines(run.notes), Text()]
     written = (Text.assemble("written to ", (file, "bold")) for file in result.written)
     return Group(*parts, *written)
 
@@ -47,7 +49,11 @@ def _times(run: RunReport) -> Iterator[str]:
             f"{one.how_known} ms, {place_words(one)}: {ms(one.before_ms)} to {ms(one.after_ms)}, "
             f"{one.speedup:.2f} times as fast"
         )
+
+
+def _doubts(run: RunReport) -> Iterator[str]:
     yield from doubt_lines(run.times)
+    yield from round_doubts(run.rounds)
 
 
 def runs_text(result: RunsResult) -> RenderableType:
@@ -58,7 +64,7 @@ def runs_text(result: RunsResult) -> RenderableType:
     for one in result.runs:
         figures = (_top1(one), _milliseconds(one), _macs(one))
         add_row(rows, "\n  ".join(_names(one)), _made(one), *figures)
-    return Group(rows, *lines(line for one in result.runs for line in _remarks(one)))
+    return Group(rows, *doubted(line for one in result.runs for line in _remarks(one)))
 
 
 def _names(one: RunLine) -> Iterator[str]:
@@ -73,7 +79,7 @@ def _remarks(one: RunLine) -> Iterator[str]:
     if one.problem:
         yield f"{one.name}: {one.problem}"
     if one.doubts:
-        yield f"{one.name}: milliseconds not valid: {'; '.join(one.doubts)}"
+        yield f"{one.name}: milliseconds not valid: {reasons_words(one.doubts)}"
 
 
 def _made(one: RunLine) -> str:

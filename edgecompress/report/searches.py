@@ -10,9 +10,10 @@ from rich.text import Text
 
 from edgecompress.core.search_results import FrontPoint, Latency, Round, SearchResult, Slower
 from edgecompress.core.types import Metric
+from edgecompress.report.doubts import NOT_VALID, reasons_words, round_doubts
 from edgecompress.report.figures import before_after, left_alone, split_line, stage_times, where_written
 from edgecompress.report.numbers import change, count, shape
-from edgecompress.report.tables import add_row, lines, table, title
+from edgecompress.report.tables import add_row, doubted, lines, table, title
 
 SHOWN_SLOWER = 6
 BAR = 24
@@ -70,11 +71,14 @@ def _figures(result: SearchResult) -> Table:
 def _loop(latency: Latency) -> Iterable[Text]:
     yield Text(f"milliseconds of {latency.device} ({latency.provenance}), table {latency.table}")
     for one in latency.rounds:
-        yield Text(_round(one))
+        yield from doubted([_round(one)])
+    yield from doubted(round_doubts(latency.rounds))
     if latency.comparison is not None:
         yield Text(
             f"dense against compressed, interleaved ({latency.provenance}): {latency.comparison.statement}"
         )
+    if latency.doubts:
+        yield from doubted([f"{NOT_VALID}: {latency.device}: {reasons_words(latency.doubts)}"])
     if latency.not_measured is not None:
         yield Text(f"not measured: {latency.not_measured}")
 
@@ -82,9 +86,10 @@ def _loop(latency: Latency) -> Iterable[Text]:
 def _round(one: Round) -> str:
     error = f"{100 * one.error:+.1f} %"
     told = "on target" if one.met else "too slow"
+    doubt = f", {NOT_VALID}" if one.doubts else ""
     what = "plan" if one.file == "spliced" else "exported network"
     return (
-        f"round {one.number}: {what} takes {one.measured_ms:.4g} ms, {told}; predicted "
+        f"round {one.number}: {what} takes {one.measured_ms:.4g} ms, {told}{doubt}; predicted "
         f"{one.predicted_ms:.4g} ({error})"
     )
 

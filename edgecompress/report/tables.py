@@ -8,6 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from edgecompress.report.doubts import NOT_VALID
+
 
 def table(*headers: str, right_from: int | None = None) -> Table:
     """Returns an empty table; columns from number `right_from` on hold figures.
@@ -34,3 +36,11 @@ def title(subject: str, rest: str) -> Text:
 def lines(texts: Iterable[str]) -> list[Text]:
     """Returns each text on a line of its own, as it is."""
     return [Text(line) for line in texts]
+
+
+def doubted(texts: Iterable[str]) -> list[Text]:
+    """Returns lines in which what is not valid stands out."""
+    found = lines(texts)
+    for line in found:
+        line.highlight_words([NOT_VALID], "bold red")
+    return found
