@@ -96,6 +96,20 @@ def test_a_wrong_type_is_refused_even_where_it_could_be_converted(tmp_path, line
         load(toml(tmp_path, line + "\n"))
 
 
+@pytest.mark.parametrize("content", ['{"seed": 1, "seed": 2}', '{"compress": {"seed": 1, "seed": 1}}'])
+def test_a_key_that_is_there_twice_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"a\.json.*'seed' is there twice"):
+        load(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
+def test_numbers_that_are_not_finite_are_refused(tmp_path, number):
+    (tmp_path / "a.json").write_text(f'{{"tolerance": {number}}}')
+    with pytest.raises(ConfigError, match=r"tolerance = .*: is not a finite number"):
+        load(tmp_path / "a.json")
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -65,6 +65,8 @@ def test_parity_counts_images_with_another_arg_max():
     assert check(found, expected, agreement=0.25).top1_agreement == 0.25
     with pytest.raises(ExportError, match=r"25\.0% of 4 images, 26% is asked for.*--min-agreement"):
         check(found, expected, agreement=0.26)
+    with pytest.raises(ExportError, match="is asked for"):  # or it would let everything through
+        check(found, expected, agreement=float("nan"))
 
 
 @pytest.mark.parametrize("limits", [*LIMITS.values(), Limits()])

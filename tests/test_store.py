@@ -158,6 +158,15 @@ def test_an_existing_directory_is_refused_unless_it_may_be_replaced(tmp_path):
     assert names(tmp_path) == ["run"]
 
 
+def test_of_a_link_to_a_directory_the_link_is_replaced(tmp_path):
+    make(tmp_path / "elsewhere", "theirs")
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    for new in ("first", "second"):
+        make(tmp_path / "run", new, replace=True)
+        assert names(tmp_path / "run") == [new] and not (tmp_path / "run").is_symlink()
+    assert names(tmp_path) == ["elsewhere", "run"] and names(tmp_path / "elsewhere") == ["theirs"]
+
+
 def test_a_file_in_the_place_of_a_directory_is_never_overwritten(tmp_path):
     (tmp_path / "run").write_text("mine")
     with pytest.raises(ArtefactError, match="is a file"):

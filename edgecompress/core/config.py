@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -57,7 +59,8 @@ def _read(path: Path) -> Settings:
     file = path / "run.json" if path.is_dir() else path
     try:
         text = read_text(file)
-        content = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        is_json = file.suffix == ".json"
+        content = json.loads(text, object_pairs_hook=_each_once) if is_json else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -67,6 +70,14 @@ def _read(path: Path) -> Settings:
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: holds a {type(content).__name__}; settings are keys with values")
     return content
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> Settings:
+    """Returns an object of JSON; which of two values counts would be a matter of the reader."""
+    twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    if twice:
+        raise ValueError(f"the key {twice[0]!r} is there twice")
+    return dict(pairs)
 
 
 def _options_of_run(content: Settings, path: Path, command: str) -> Settings:
@@ -104,6 +115,8 @@ def _type_problem(value: object, wanted: TypeAdapter[Any]) -> str | None:
 
     if value is None:  # how run.json writes an option that was not given
         return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return "is not a finite number"
     try:
         # as JSON, where strict still lets text be a path; but 1 is no "1" and "1" is no 1
         wanted.validate_json(_as_json(value), strict=True)

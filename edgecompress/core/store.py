@@ -215,16 +215,24 @@ def _move_into_place(temporary: Path, path: Path, *, replace: bool) -> None:
             _sync(file)
     if path.exists() and replace:  # keep the old one until the new one stands
         old = path.with_name(f".{path.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
         path.rename(old)
         try:
             temporary.rename(path)
         except OSError:
             old.rename(path)
             raise
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
     else:
         temporary.rename(path)
+
+
+def _remove(directory: Path) -> None:
+    """Removes a directory; of a link to one the link, never what it leads to."""
+    if directory.is_symlink():
+        directory.unlink()
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _sync(file: Path) -> None:

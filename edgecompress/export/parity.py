@@ -85,7 +85,7 @@ def _compared(expected: Tensor, found: Tensor, file: Path, name: str) -> ParityR
 
 
 def _judge(result: ParityResult, limits: Limits, file: Path) -> None:
-    # written so that a difference that is not a number fails too
+    # written so that a difference or limit that is not a number fails too
     finite = result.max_abs_diff < float("inf")
     within_rtol = limits.rtol is None or result.max_rel_diff <= limits.rtol
     within_atol = limits.atol is None or result.max_abs_diff <= limits.atol
@@ -96,7 +96,7 @@ def _judge(result: ParityResult, limits: Limits, file: Path) -> None:
             f"{result.top1_agreement:.1%} of {result.images} images; the conversion is not faithful, "
             "do not use this file"
         )
-    if limits.agreement is not None and result.top1_agreement < limits.agreement:
+    if limits.agreement is not None and not result.top1_agreement >= limits.agreement:
         raise ExportError(
             f"{file.name}: its answers agree with the network's on only {result.top1_agreement:.1%} of "
             f"{result.images} images, {limits.agreement:.0%} is asked for; do not use this file, or "
