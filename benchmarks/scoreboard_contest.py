@@ -184,8 +184,9 @@ class Contest:
         trained = made.module
         told = {"training": made.training, "steps": made.steps, "seconds": round(time.monotonic() - start, 1)}
         repeat = self._command(method, point, "--minutes", f"{minutes:g}")
-        self.journal.add(about | self._judged(trained) | told | {"repeat": repeat})
-        print(f"{method} at {point}, trained: {self.journal.find(**about)}", file=sys.stderr, flush=True)
+        row = self._judged(trained)
+        self.journal.add(about | row | told | {"repeat": repeat})
+        print(f"{method} at {point}, trained: {row['top1']}", file=sys.stderr, flush=True)
         if method == OURS and OURS_INT8 in self.scene.options.methods:
             file = self.watch.file(f"{OURS_INT8}-{point:g}-trained")
             self.watch.write_int8(trained, file)
