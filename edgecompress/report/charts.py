@@ -1,4 +1,4 @@
-"""The figures of a report: the front, what saves FLOPs but no time, singular values, runs side by side."""
+"""The figures of a report: the front, what saves MACs but no time, singular values, runs side by side."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def slower_chart(slower: Sequence[Slower], width: float, height: float) -> Drawi
         )
         for one in slower
     ]
-    return Drawing(width, height, "Blocks that save FLOPs and cost time", tuple(shapes))
+    return Drawing(width, height, "Blocks that save MACs and cost time", tuple(shapes))
 
 
 def spectrum_chart(one: SpectrumView, width: float = 168, height: float = 74) -> Drawing:

@@ -219,7 +219,7 @@ def _bar_of(pieces: Iterable[Markup]) -> Markup:
 
 
 def slower_section(run: RunReport) -> Section | None:
-    """Returns the blocks that save FLOPs and cost time, which is why they were left out."""
+    """Returns the blocks that save MACs and cost time, which is why they were left out."""
     chart = figure(lambda width, height: slower_chart(run.slower, width, height))
     if chart is None:
         return None
@@ -233,7 +233,7 @@ def slower_section(run: RunReport) -> Section | None:
     listed = table(headers, map(_slower_row, worst), label="Refused blocks", left=2)
     shown = folded(f"The {len(worst)} most tempting of them", listed)
     body = [el("p", told), legend(hue_of(one.family) for one in run.slower), chart, shown]
-    return Section("refused", "Saves FLOPs, costs time: refused", join(body))
+    return Section("refused", "Saves MACs, costs time: refused", join(body))
 
 
 def _slower_row(one: Slower) -> tuple[str, ...]:
