@@ -25,7 +25,7 @@ HUES = {
     "LR-S2": "s4g",
     "SVD-NAS, as published": "tucker",
 }
-COLUMNS, PANEL, GAP, LEGEND = 3, (430.0, 280.0), (70.0, 84.0), 60.0
+COLUMNS, PANEL, GAP, LEGEND = 3, (270.0, 220.0), (70.0, 84.0), 60.0
 DEEPEST = 20.0
 """Points below dense that are shown; what is worse lies on the lower edge."""
 SLOWEST = 1.3
