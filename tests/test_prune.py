@@ -409,7 +409,7 @@ def test_the_command_shows_tables_and_json(place, tmp_path):
     shown = run(*args)
     assert shown.exit_code == 0, shown.stderr
     for part in (
-        "magnitude scores, per_layer",
+        "magnitude scores, per layer",
         "channels",
         "kept least",
         "width unchanged",
