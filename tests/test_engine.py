@@ -13,7 +13,7 @@ from edgecompress.errors import BudgetError, ConfigError, ModelError
 from edgecompress.methods.contract import Method
 from edgecompress.nets.modules import find_layers
 from edgecompress.nets.profile import profile, total_macs, total_params
-from edgecompress.pipeline.engine import compress_to
+from edgecompress.pipeline.engine import compress_once, compress_to
 from edgecompress.pipeline.evaluate import divergence, log_probabilities
 from edgecompress.pipeline.preparation import Recipe, Setting, prepare
 from edgecompress.search import ranks
@@ -77,6 +77,23 @@ def test_one_preparation_serves_many_budgets_as_a_fresh_one_would():
         fresh = compress_to(prepare(setting, QUICK, NO_PROGRESS), "macs", limit, NO_PROGRESS)
         assert again.choices == fresh.choices
         assert same_state(again.module, state_of(fresh.module))
+
+
+def test_the_only_budget_is_met_by_the_same_network():
+    setting, recipe = setting_of(), Recipe()
+    one = compressed(setting, recipe)
+    limit = 0.6 * setting.costs["macs"].dense
+    other, skipped = compress_once(setting, recipe, "macs", limit, NO_PROGRESS)
+    assert (other.choices, other.steps, other.seconds.keys()) == (one.choices, one.steps, one.seconds.keys())
+    assert same_state(other.module, state_of(one.module))
+    assert [name for name, _ in skipped] == ["depthwise"]
+
+
+def test_repair_needs_neither_kernels_nor_what_layers_read():
+    prepared = prepare(setting_of(), QUICK, NO_PROGRESS)
+    left = prepared.for_repair()
+    assert not left.kernels and not left.options
+    assert all(one.input is None and one.output is not None for one in left.metrics.values())
 
 
 def test_the_same_seed_gives_the_same_network_and_another_one_another():

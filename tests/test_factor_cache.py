@@ -49,3 +49,30 @@ def test_metrics_of_other_values_have_other_fingerprints():
 
     assert LayerMetric(eye, None).fingerprint != LayerMetric(None, eye).fingerprint
     assert LayerMetric(eye).fingerprint == LayerMetric(eye.clone()).fingerprint
+
+
+def test_there_is_room_before_something_of_known_size_is_made():
+    cache = FactorCache(max_bytes=2 * 80)
+    for name in ("a", "b"):
+        cache.get((name,), lambda: (torch.zeros(10, dtype=torch.float64),))
+    held = []
+
+    def make():
+        held.extend(name for (name,) in cache._held)
+        return (torch.zeros(10, dtype=torch.float64),)
+
+    cache.get(("c",), make, size_bytes=80)
+    assert held == ["b"] and [*cache._held] == [("b",), ("c",)]
+
+
+def test_a_cleared_cache_makes_everything_anew():
+    cache, made = FactorCache(max_bytes=1 << 20), []
+
+    def make():
+        made.append(1)
+        return (torch.zeros(10),)
+
+    cache.get(("a",), make)
+    cache.clear()
+    cache.get(("a",), make)
+    assert len(made) == 2 and cache._bytes == 40

@@ -35,6 +35,7 @@ OPTIONS = (
 TORCHRUN = (
     *("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"),
     *("--rdzv-endpoint", "localhost:0", "--max-restarts", "2"),
+    *("--monitor-interval", "3"),  # seconds: the other process sees a death before torchrun ends it, too
 )
 
 
@@ -94,7 +95,7 @@ take = loop._Training._step_
 
 def step(self):
     take(self)
-    print("step", self.standing.step, file=sys.stderr)
+    sys.stderr.write(f"step {self.standing.step}\\n")  # at once: two processes write
     first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     if first and os.environ.get("RANK", "1") == "1" and self.standing.step == 10:
         os.kill(os.getpid(), signal.SIGKILL)

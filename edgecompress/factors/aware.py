@@ -52,7 +52,7 @@ def input_moments(
     def record(layer: Layer, x: Tensor) -> None:
         count = patches_per_image(layer.op, images)
         patches = sample_patches(x, layer.op, count, seed + counts[layer.name])
-        sums[layer.name] = sums.get(layer.name, torch.zeros(())) + (patches.T @ patches).double()
+        _add_(sums, layer.name, patches.T @ patches)
         counts[layer.name] += len(patches)
 
     modules = [(layer, layer_named(model, layer.name)) for layer in layers]
@@ -66,7 +66,15 @@ def input_moments(
     finally:
         for hook in hooks:
             hook.remove()
-    return {name: _finite(name, total / counts[name]) for name, total in sums.items()}
+    return {name: _finite(name, total.div_(counts[name])) for name, total in sums.items()}
+
+
+def _add_(sums: dict[str, Tensor], name: str, product: Tensor) -> None:
+    """Adds to a sum in float64, in place: those of wide layers take more memory than the network."""
+    if name in sums:
+        sums[name] += product
+    else:
+        sums[name] = product.double()
 
 
 def output_moments(
@@ -94,7 +102,7 @@ def output_moments(
                 "pass --factors plain, or leave it out with --layers"
             )
     images = sum(len(batch) for batch in batches) * DRAWS
-    return {name: _finite(name, total / images) for name, total in sums.items()}
+    return {name: _finite(name, total.div_(images)) for name, total in sums.items()}
 
 
 def _watch_gradient(layer: Layer, sums: dict[str, Tensor]) -> ForwardHook:
@@ -103,7 +111,7 @@ def _watch_gradient(layer: Layer, sums: dict[str, Tensor]) -> ForwardHook:
     def add(gradient: Tensor) -> None:
         rows = gradient if channels_last else gradient.movedim(1, -1)
         rows = rows.reshape(-1, layer.op.outputs)
-        sums[layer.name] = sums.get(layer.name, torch.zeros(())) + (rows.T @ rows).double()
+        _add_(sums, layer.name, rows.T @ rows)
 
     def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if output.requires_grad:

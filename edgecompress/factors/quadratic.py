@@ -54,7 +54,7 @@ class Target:
         """
         ridge = damped(self.input, INPUT_DAMPING)
         best = torch.cholesky_solve(self.cross.T, torch.linalg.cholesky(ridge)).T
-        cross = self.cross + best @ (ridge - self.input)
+        cross = self.cross + best * (ridge.diagonal() - self.input.diagonal())
         return Target(ridge, cross, damped(self.output, OUTPUT_DAMPING))
 
 

@@ -128,7 +128,7 @@ def _halves(
     """Returns the moments of two halves of the patches; each image is in one of them."""
     ops, kernel = (op_of(module), op_of(original)), weight_of(original)[rows].flatten(1)
     per_image = patches_per_image(ops[0], sum(len(x) for x in students))
-    halves: list[list[_Moments]] = [[], []]
+    halves: list[_Moments | None] = [None, None]
     origins: tuple[Tensor, Tensor] | None = None
     for index, (student, teacher) in enumerate(zip(students, teachers, strict=True)):
         seen = sample_patches(student, ops[0], per_image, seed + index)
@@ -136,9 +136,11 @@ def _halves(
         origins = origins or (seen.mean(0), made.mean(0))
         each, images = len(seen) // len(student), len(student)
         middle = each * ((images + index % 2) // 2)  # of batches of one image every other one
-        for half, part in zip(halves, (slice(0, middle), slice(middle, None)), strict=True):
-            half.append(_moments(seen[part], made[part], origins))
-    return _total(halves[0]), _total(halves[1])
+        for half, part in enumerate((slice(0, middle), slice(middle, None))):
+            more, before = _moments(seen[part], made[part], origins), halves[half]
+            halves[half] = more if before is None else before + more
+    assert halves[0] is not None and halves[1] is not None
+    return halves[0], halves[1]
 
 
 def _moments(seen: Tensor, made: Tensor, origins: tuple[Tensor, Tensor]) -> _Moments:
@@ -149,13 +151,6 @@ def _moments(seen: Tensor, made: Tensor, origins: tuple[Tensor, Tensor]) -> _Mom
     return _Moments(
         len(seen), seen_sum, made_sum, square, product, (origins[0].double(), origins[1].double())
     )
-
-
-def _total(parts: Sequence[_Moments]) -> _Moments:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
 
 
 def _best(halves: tuple[_Moments, _Moments], whole: _Moments, weight: Tensor) -> Tensor:

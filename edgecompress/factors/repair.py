@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from edgecompress.core.freed_memory import give_back
 from edgecompress.core.progress import Progress
 from edgecompress.core.types import Block, Candidate, Layer
 from edgecompress.factors.batch_norm import NOTHING_NARROWED, Rows, rows_of
@@ -63,6 +64,7 @@ def repair_(
 
     def visit(name: str, inputs: list[list[Tensor]]) -> None:
         next(ticks, None)
+        give_back()  # what all passes took on their way here
         module, original = layer_named(compressed, name), layer_named(dense, name)
         rows = rows_of(narrowed, name)
         if isinstance(rows, Tensor):
@@ -127,7 +129,7 @@ def _fit(
 ) -> Fit:
     per_image = patches_per_image(layer.op, sum(len(x) for x in students))
     size = kernel[0].numel()
-    moments = torch.zeros(2, size, size, dtype=torch.float64)
+    moment, cross = (torch.zeros(size, size, dtype=torch.float64) for _ in range(2))
     means = torch.zeros(2, size, dtype=torch.float64)
     count = 0
     for index, (student, teacher) in enumerate(zip(students, teachers, strict=True)):
@@ -136,13 +138,14 @@ def _fit(
         if index == 0:  # about their means, float32 products keep the digits that centring leaves
             origins = seen.mean(0), wanted.mean(0)
         seen, wanted = seen - origins[0], wanted - origins[1]
-        moments += torch.stack([seen.T @ seen, wanted.T @ seen])
+        moment += seen.T @ seen
+        cross += wanted.T @ seen
         means += torch.stack([seen.sum(0), wanted.sum(0)])
         count += len(seen)
-    moments, means = moments / count, means / count
+    means = means / count
     weight = torch.eye(len(kernel), dtype=torch.float64) if output is None else output
     # centred: the means are set right afterwards, so the kernel need not spend itself on them
-    moment = moments[0] - torch.outer(means[0], means[0])
-    cross = moments[1] - torch.outer(means[1], means[0])
+    moment.div_(count).sub_(torch.outer(means[0], means[0]))
+    cross.div_(count).sub_(torch.outer(means[1], means[0]))
     target = Target(moment, kernel.flatten(1) @ cross, weight)
     return Fit(target, means[0] + origins[0], means[1] + origins[1])

@@ -77,7 +77,7 @@ def split(family: Family, kernel: Tensor, op: Op, metric: LayerMetric) -> tuple[
     white = white if rows is None else _on_channels(rows.mT, white)
     left, right = _even_factors(white)
     if columns is not None:
-        right = torch.linalg.solve_triangular(columns, right, upper=False, left=False)
+        right = _solve_on_columns(columns, right)
     if rows is not None:
         left = _solve_on_channels(rows.mT, left)
     return left, right
@@ -107,12 +107,24 @@ _WHITENERS = FactorCache(max_bytes=256 << 20)
 """Families share them, and pairs found by turns ask for the same one again and again."""
 
 
+def forget_factors() -> None:
+    """Frees what is held to be asked for again; it is found anew where it is."""
+    _CACHE.clear()
+    _WHITENERS.clear()
+
+
 def _input_whitener(first: Op, op: Op, metric: LayerMetric) -> Tensor | None:
     moment = metric.input
     if moment is None:
         return None
     key = ("input", metric.fingerprint, str(first.kernel), str(first.groups))
-    return _WHITENERS.get(key, lambda: (whitener(input_moment(first, moment, op), INPUT_DAMPING),))[0]
+    entries = first.inputs // first.groups * first.kernel[0] * first.kernel[1]
+    found = _WHITENERS.get(
+        key,
+        lambda: (whitener(input_moment(first, moment, op), INPUT_DAMPING),),
+        size_bytes=first.groups * entries**2 * moment.element_size(),
+    )
+    return found[0]
 
 
 def _output_whitener(second: Op, metric: LayerMetric) -> Tensor | None:
@@ -130,8 +142,23 @@ def _on_channels(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def _solve_on_channels(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Undoes `_on_channels`."""
     grouped = rows.reshape(len(rows), matrix.shape[-1], -1)
-    solved: Tensor = torch.linalg.solve_triangular(matrix, grouped, upper=True)
+    if len(matrix) == len(rows):
+        solved: Tensor = torch.linalg.solve_triangular(matrix, grouped, upper=True)
+        return solved.reshape(rows.shape)
+    # side by side: torch would copy the one matrix for every slice
+    wide = grouped.transpose(0, 1).reshape(matrix.shape[-1], -1)
+    solved = torch.linalg.solve_triangular(matrix[0], wide, upper=True)
+    return solved.reshape(matrix.shape[-1], len(rows), -1).transpose(0, 1).reshape(rows.shape)
+
+
+def _solve_on_columns(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Returns rows times the inverse of lower triangular matrices, one for each slice or one for all."""
+    if len(matrix) == len(rows):
+        solved: Tensor = torch.linalg.solve_triangular(matrix, rows, upper=False, left=False)
+        return solved
+    solved = torch.linalg.solve_triangular(matrix[0], rows.flatten(0, 1), upper=False, left=False)
     return solved.reshape(rows.shape)
 
 

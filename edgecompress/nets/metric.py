@@ -65,12 +65,15 @@ def damped(moment: Tensor, damping: float) -> Tensor:
     """
     mean = moment.diagonal(dim1=-2, dim2=-1).mean()
     scale = torch.where(mean > 0, mean, 1.0)
-    return moment + damping * scale * torch.eye(moment.shape[-1], dtype=moment.dtype)
+    ridge = moment.clone(memory_format=torch.contiguous_format)
+    ridge.diagonal(dim1=-2, dim2=-1).add_(damping * scale)
+    return ridge
 
 
 def whitener(moment: Tensor, damping: float) -> Tensor:
     """Returns the lower Cholesky factors of a stack of damped second moments."""
-    factors: Tensor = torch.linalg.cholesky(damped(moment, damping))
+    ridge = damped(moment.mT, damping).mT  # by columns, so that it becomes its own factor
+    factors: Tensor = torch.linalg.cholesky(ridge, out=ridge)
     return factors
 
 
@@ -92,7 +95,9 @@ def input_moment(first: Op, moment: Tensor, op: Op) -> Tensor:
 
 
 def diagonal_blocks(matrix: Tensor, count: int) -> Tensor:
-    """Cuts `count` equal square blocks from the diagonal."""
+    """Cuts `count` equal square blocks from the diagonal; the only one is a view of the matrix."""
+    if count == 1:
+        return matrix[None]
     size = len(matrix) // count
     blocks = matrix.reshape(count, size, count, size)
     return torch.stack([blocks[j, :, j] for j in range(count)])

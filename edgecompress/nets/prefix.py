@@ -22,8 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MAX_BYTES = 1 << 30
+MAX_BYTES = 3 << 27
 """Outputs kept for all batches together."""
+
+_WATCHED_IMAGES = 2
+"""Run to see which outputs are written to later."""
 
 Forward = Callable[..., Any]
 
@@ -56,7 +59,9 @@ class PrefixCache:
 
     @torch.no_grad()
     def __post_init__(self) -> None:
-        passes = [_recorded(self.network, self.layers, batch) for batch in self.batches]
+        few = self.batches[0][:_WATCHED_IMAGES]
+        rewritten = _rewritten(self.network, self.layers, few)
+        passes = [_recorded(self.network, self.layers, batch, rewritten) for batch in self.batches]
         orders = [{name: (call.start, call.end) for name, call in one.items()} for one in passes]
         if all(order == orders[0] for order in orders):
             self._calls = passes[0]  # the first batch is as large as any
@@ -159,37 +164,57 @@ def _running_chains(
                 yield name, module
 
 
-def _recorded(network: nn.Module, layers: Collection[str], batch: Tensor) -> dict[str, Call]:
+def _recorded(
+    network: nn.Module, layers: Collection[str], batch: Tensor, rewritten: Collection[str]
+) -> dict[str, Call]:
     """Runs one batch and returns the modules that ran exactly once; nothing inside `layers` counts."""
-    runs: dict[str, list[tuple[int, int, float, Any, int]]] = {}
+    runs: dict[str, list[Call]] = {}
     clock = iter(range(1, 1 << 62))
 
     def recording(name: str, forward: Forward) -> Forward:
         def run(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - the signature of any module
             start, begun = next(clock), time.perf_counter()
             output = forward(*args, **options)
-            version = output._version if isinstance(output, Tensor) else 0
-            runs.setdefault(name, []).append(
-                (start, next(clock), time.perf_counter() - begun, output, version)
-            )
+            size = output.untyped_storage().nbytes() if isinstance(output, Tensor) else 0
+            call = Call(start, next(clock), time.perf_counter() - begun, size, name in rewritten)
+            runs.setdefault(name, []).append(call)
             return output
 
         return run
 
-    modules = {n: m for n, m in network.named_modules() if n and not _is_inside(n, layers)}
-    with _patched({module: recording(name, module.forward) for name, module in modules.items()}):
+    with _patched({m: recording(name, m.forward) for name, m in _modules(network, layers).items()}):
         network(batch)
-    return {name: _call(*found[0]) for name, found in runs.items() if len(found) == 1}
+    return {name: found[0] for name, found in runs.items() if len(found) == 1}
+
+
+def _rewritten(network: nn.Module, layers: Collection[str], images: Tensor) -> set[str]:
+    """Returns the modules whose outputs are written to after they have returned them.
+
+    All outputs have to be held until the end of the pass to see that, so there should be few images.
+    """
+    held: list[tuple[str, Tensor, int]] = []
+
+    def holding(name: str, forward: Forward) -> Forward:
+        def run(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - the signature of any module
+            output = forward(*args, **options)
+            if isinstance(output, Tensor):
+                held.append((name, output, output._version))
+            return output
+
+        return run
+
+    with _patched({m: holding(name, m.forward) for name, m in _modules(network, layers).items()}):
+        network(images)
+    return {name for name, output, version in held if output._version != version}
+
+
+def _modules(network: nn.Module, layers: Collection[str]) -> dict[str, nn.Module]:
+    """Returns all modules but those inside `layers`."""
+    return {n: m for n, m in network.named_modules() if n and not _is_inside(n, layers)}
 
 
 def _is_inside(name: str, layers: Collection[str]) -> bool:
     return any(name.startswith(f"{layer}.") for layer in layers)
-
-
-def _call(start: int, end: int, seconds: float, output: object, version: int) -> Call:
-    if not isinstance(output, Tensor):
-        return Call(start, end, seconds, 0, False)
-    return Call(start, end, seconds, output.untyped_storage().nbytes(), output._version != version)
 
 
 def _worth_keeping(

@@ -14,9 +14,9 @@ from edgecompress.errors import BudgetError, ConfigError
 from edgecompress.factors.repair import Which
 from edgecompress.nets.artefact import save_artefact
 from edgecompress.nets.sources import load_model
-from edgecompress.pipeline.engine import Compressed, compress_to
+from edgecompress.pipeline.engine import Compressed, compress_once
 from edgecompress.pipeline.material import ImageOptions, Material, gather
-from edgecompress.pipeline.preparation import Recipe, prepare
+from edgecompress.pipeline.preparation import Recipe
 from edgecompress.pipeline.target_layers import chosen_layers
 from edgecompress.search.contract import shape_costs
 
@@ -133,14 +133,14 @@ def _compressed(
     network = material.loaded.module
     dense = material.summary(network, progress, what="dense")
     total: dict[Metric, float] = {"macs": dense.macs, "params": dense.params}
-    prepared = prepare(material.setting(shape_costs(total)), recipe, progress)
-    compressed = compress_to(prepared, budget.metric, budget.limit(total[budget.metric]), progress)
+    setting, limit = material.setting(shape_costs(total)), budget.limit(total[budget.metric])
+    compressed, skipped = compress_once(setting, recipe, budget.metric, limit, progress)
     start = time.perf_counter()
     after = material.summary(compressed.module, progress, what="compressed")
     compressed.seconds["report"] = 2 * (time.perf_counter() - start)
     result = CompressResult(
         run=str(path),
-        plan=material.plan(compressed.choices, prepared.skipped),
+        plan=material.plan(compressed.choices, skipped),
         dense=dense,
         compressed=after,
         layers=material.changes(compressed.choices),

@@ -3,6 +3,7 @@
 choose        one candidate per layer under a budget, improved by the true loss
 realise       build the chosen network and repair it
 compress_to   all of that for one budget
+compress_once the same from the start, for the only budget there is: in less memory
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 
 from edgecompress import methods
+from edgecompress.core.freed_memory import give_back
 from edgecompress.core.plugins import discover
 from edgecompress.core.progress import NO_PROGRESS, Progress
 from edgecompress.core.types import Metric
 from edgecompress.factors.batch_norm import correct_statistics_
 from edgecompress.factors.repair import repair_
 from edgecompress.methods.contract import Fill, Method
+from edgecompress.methods.lowrank import forget_factors
 from edgecompress.nets.chains import filled_block
 from edgecompress.nets.modules import layer_named, replace_
 from edgecompress.pipeline.evaluate import divergences, is_clearly_worse, log_probabilities
 from edgecompress.pipeline.plan_loss import PlanLoss
-from edgecompress.pipeline.preparation import Prepared, timed
+from edgecompress.pipeline.preparation import Prepared, Recipe, Setting, prepare, timed
 from edgecompress.search.contract import Choices, Problem, plan_hash
 from edgecompress.search.local import Loss, improve
 
@@ -57,6 +60,29 @@ def compress_to(prepared: Prepared, metric: Metric, limit: float, progress: Prog
     result.steps[:0] = chosen.steps
     result.seconds = {**prepared.seconds, **chosen.seconds, **result.seconds}
     return result
+
+
+def compress_once(
+    setting: Setting, recipe: Recipe, metric: Metric, limit: float, progress: Progress
+) -> tuple[Compressed, tuple[tuple[str, str], ...]]:
+    """Prepares and compresses; what repair does not need is freed before it: a gigabyte for ResNet-18.
+
+    Returns the layers no method could take, too, each with the reason.
+
+    Raises:
+        BudgetError: the limit cannot be reached.
+        EdgeCompressError: as for `prepare`.
+    """
+    prepared = prepare(setting, recipe, progress)
+    chosen = choose(prepared, prepared.problem(metric, limit), progress)
+    result = _built(prepared, chosen.choices)
+    prepared = prepared.for_repair()
+    forget_factors()
+    give_back()
+    _mend_(result, prepared, progress)
+    result.steps[:0] = chosen.steps
+    result.seconds = {**prepared.seconds, **chosen.seconds, **result.seconds}
+    return result, prepared.skipped
 
 
 @dataclass(frozen=True)
@@ -93,16 +119,25 @@ def improved(prepared: Prepared, problem: Problem, choices: Choices, progress: P
 
 def realise(prepared: Prepared, choices: Choices, progress: Progress) -> Compressed:
     """Builds the network of a plan and repairs it."""
+    result = _built(prepared, choices)
+    _mend_(result, prepared, progress)
+    return result
+
+
+def _built(prepared: Prepared, choices: Choices) -> Compressed:
     seconds: dict[str, float] = {}
     with timed(seconds, "factors"):
-        result = Compressed(build(prepared, choices), choices, seconds=seconds)
-    if prepared.recipe.refit != "none" and choices:
-        with timed(seconds, "repair"):
+        return Compressed(build(prepared, choices), choices, seconds=seconds)
+
+
+def _mend_(result: Compressed, prepared: Prepared, progress: Progress) -> None:
+    """Refits blocks and corrects batch norms, as the recipe says."""
+    if prepared.recipe.refit != "none" and result.choices:
+        with timed(result.seconds, "repair"):
             _repair_(result, prepared, progress)
-    if prepared.recipe.batch_norm != "keep" and choices:
-        with timed(seconds, "batch norm"):
+    if prepared.recipe.batch_norm != "keep" and result.choices:
+        with timed(result.seconds, "batch norm"):
             _correct_batch_norm_(result, prepared)
-    return result
 
 
 def build(prepared: Prepared, choices: Choices) -> nn.Module:

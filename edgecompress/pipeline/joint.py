@@ -166,7 +166,7 @@ def _realised(
         kept,
         setting.calibration,
         setting.selection,
-        readings={name: prepared.readings[name] for name in kept},
+        readings=lambda: {name: prepared.readings[name] for name in kept},
         blocks=blocks,
         refit=refit,
         batch_norm=batch_norm,

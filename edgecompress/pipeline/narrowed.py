@@ -34,6 +34,12 @@ from edgecompress.search.readings import measure_readings, reading_cuts
 
 Readings = Mapping[str, Sequence[Reading]]
 """By name of group, as `measure_readings` returns them."""
+TakeReadings = Callable[[], Readings | None]
+"""Hands them over; None where they are not known."""
+
+
+def _unknown() -> None:
+    """Knows no readings."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ def realise_narrowed(
     calibration: Sequence[Tensor] = (),
     selection: Sequence[Tensor] = (),
     *,
-    readings: Readings | None = None,
+    readings: TakeReadings = _unknown,
     blocks: Blocks = NO_BLOCKS,
     make_up: bool = True,
     refit: bool = True,
@@ -138,8 +144,9 @@ def realise_narrowed(
     """Returns a copy of `dense` without the units that are not kept, repaired as well as images allow.
 
     Readers first make up for what goes, which needs `readings` of the narrowed groups, measured where they
-    are not given. Then units go, blocks come, layers are refitted and batch norms corrected; each is kept
-    unless selection images say otherwise. Without calibration images units just go.
+    are not given; they are asked for once and let go before the repair. Then units go, blocks come, layers
+    are refitted and batch norms corrected; each is kept unless selection images say otherwise. Without
+    calibration images units just go.
 
     Raises:
         ModelError: nothing would be left of a group, or a group does not fit the network.
@@ -189,15 +196,11 @@ class _Job:
         return [group for group in self.groups if len(self.kept.get(group.name, ())) in range(1, group.width)]
 
 
-def _realised(
-    job: _Job, readings: Readings | None, *, make_up: bool, refit: bool, batch_norm: str
-) -> Narrowed:
+def _realised(job: _Job, readings: TakeReadings, *, make_up: bool, refit: bool, batch_norm: str) -> Narrowed:
     seconds: dict[str, float] = {}
-    if job.calibration and make_up and readings is None:
-        with timed(seconds, "moments"):
-            readings = _measured(job)
+    held = [_taken(job, readings, seconds) if make_up and job.calibration else None]
     with timed(seconds, "narrowing"):
-        result = _cut(job, readings if make_up and job.calibration else None)
+        result = _cut(job, held.pop())
     result.seconds = seconds
     if not job.calibration:
         return result
@@ -211,10 +214,15 @@ def _realised(
     return result
 
 
-def _measured(job: _Job) -> Readings:
-    groups = [group for group in job.narrowed_groups() if reading_cuts(group)]
-    batches = [(images, None) for images in job.calibration]
-    return measure_readings(job.dense, groups, batches, job.seed, job.progress)
+def _taken(job: _Job, readings: TakeReadings, seconds: dict[str, float]) -> Readings:
+    """Returns the readings of the narrowed groups, measured now where nobody knows them."""
+    known = readings()
+    if known is not None:
+        return known
+    with timed(seconds, "moments"):
+        groups = [group for group in job.narrowed_groups() if reading_cuts(group)]
+        batches = [(images, None) for images in job.calibration]
+        return measure_readings(job.dense, groups, batches, job.seed, job.progress)
 
 
 def _cut(job: _Job, readings: Readings | None) -> Narrowed:

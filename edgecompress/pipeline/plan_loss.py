@@ -14,11 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edgecompress.core.freed_memory import give_back
 from edgecompress.nets.modules import replace_
 from edgecompress.nets.prefix import PrefixCache
 from edgecompress.pipeline.evaluate import log_probabilities
 from edgecompress.search.contract import Choices
 
+CALLS_PER_CLEARING = 4
+"""After so many, what was freed goes back to the system: outputs that are kept lie scattered among others."""
 IMAGES_PER_STOP = 32
 """After so many images it is checked whether a plan has lost already."""
 
@@ -48,9 +51,13 @@ class PlanLoss:
         self._cache = PrefixCache(network, tuple(names), torch.split(torch.cat(list(batches))[order], size))
         self._settled = dict(start)
         self._images = len(order)
+        self._calls = 0
 
     def __call__(self, choices: Choices, *, near: Choices, bar: float) -> float:
         """Returns the loss of a plan, or what it has lost when it reached `bar`."""
+        self._calls += 1
+        if self._calls % CALLS_PER_CLEARING == 0:
+            give_back()
         self._cache.settle(differing(self._settled, near))
         self._settled = dict(near)
         self._place(choices)

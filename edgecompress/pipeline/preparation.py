@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from edgecompress import factors, methods
+from edgecompress.core.freed_memory import give_back
 from edgecompress.core.memo import NO_MEMO, Memo
 from edgecompress.core.plugins import discover, pick
 from edgecompress.core.progress import Progress
@@ -98,6 +99,11 @@ class Prepared:
         """Returns the same with other costs in their unit."""
         known = {**self.setting.costs, costs.metric: costs}
         return replace(self, setting=replace(self.setting, costs=known))
+
+    def for_repair(self) -> Prepared:
+        """Returns what the repair of a network needs of this: no kernels, candidates and input moments."""
+        outputs = {name: LayerMetric(None, one.output) for name, one in self.metrics.items()}
+        return replace(self, kernels={}, metrics=outputs, options=())
 
     def problem(self, metric: Metric, limit: float) -> Problem:
         """Returns the allocation problem for one budget."""
@@ -193,9 +199,10 @@ def _kernel(model: nn.Module, name: str) -> Tensor:
 
 @contextmanager
 def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Notes how many seconds the body takes."""
+    """Notes how many seconds the body takes; what it has freed goes back to the system."""
     start = time.perf_counter()
     try:
         yield
     finally:
+        give_back()
         seconds[stage] = time.perf_counter() - start

@@ -229,7 +229,7 @@ def _pruned(
 ) -> tuple[PruneResult, Narrowed]:
     setting = job.material.setting({})
     with timed(seconds, "scores"):
-        scores, readings = _scored(job, found, setting)
+        scores, *readings = _scored(job, found, setting)
     kept = _kept(job, found.groups, scores)
     narrowed = realise_narrowed(
         found.module,
@@ -237,7 +237,7 @@ def _pruned(
         kept,
         setting.calibration,
         setting.selection,
-        readings=readings,
+        readings=readings.pop,  # nothing else holds them
         make_up=job.refit,
         refit=job.refit,
         batch_norm=job.rules.batch_norm,

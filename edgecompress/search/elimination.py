@@ -87,9 +87,9 @@ class _State:
         """Returns the units that stay, their weights having made up for those that went."""
         share = torch.linalg.solve(self.inverse[gone[:, None], gone], self.inverse[gone[:, None], stays]).T
         rest, across = self.part(stays), self.gram[gone[:, None], stays]
-        inverse = rest.inverse - share @ self.inverse[gone[:, None], stays]
+        inverse = rest.inverse.sub_(share @ self.inverse[gone[:, None], stays])  # `part` is a copy
         change = share @ (across - self.gram[gone[:, None], gone] @ share.T / 2)
-        return _State(inverse, rest.gram - change - change.T)
+        return _State(inverse, rest.gram.sub_(change).sub_(change.T))
 
     def costs(self, width: int) -> Tensor:
         """Returns the error each unit would add by going alone."""

@@ -15,8 +15,9 @@ for one that went. Both errors, over all heads, add up.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +45,7 @@ def measure_readings(
 
     Raises:
         DataError: there are no images.
-        ModelError: nothing reads a group, or a reader is not called as a module.
+        ModelError: nothing reads a group, or a reader is not called as a module or has no gradient.
     """
     count = sum(len(images) for images, _ in batches)
     if count == 0:
@@ -56,7 +57,8 @@ def measure_readings(
     generator = torch.Generator().manual_seed(seed)
     for images, _ in progress.track(batches, "moments of units"):
         _add_(sums, model, groups, images, generator, temperature)
-    return {group.name: _readings(model, group, sums, count) for group in groups}
+    _divide_(sums, count)
+    return {group.name: _readings(model, group, sums) for group in groups}
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,15 @@ class _Sums:
     def add_(self, key: tuple[str, str], rows: Tensor) -> None:
         """Adds the second moment of rows."""
         own = rows.double()
-        self.moments[key] = own.T @ own + self.moments.get(key, 0)
+        product = own.T @ own
+        self.moments[key] = self.moments[key].add_(product) if key in self.moments else product
         self.samples[key] += len(rows)
+
+
+def _divide_(sums: _Sums, images: int) -> None:
+    """Makes sums means: over samples what layers read, over images what is about gradients."""
+    for key, total in sums.moments.items():
+        total.div_(sums.samples[key] if all(key) else images)
 
 
 def _add_(
@@ -82,57 +91,88 @@ def _add_(
     generator: torch.Generator,
     temperature: float,
 ) -> None:
-    readers = {cut.module for group in groups for cut in reading_cuts(group)}
-    makers = {group.gates[0].module for group in groups if group.kind == "head_dim"}
-    calls = _run(model, readers | makers, images, generator, temperature)
-    for name in sorted(readers):
-        _, _, gradient = calls[name]
-        sums.add_(("", name), _rows(layer_named(model, name), gradient))
-    for group in groups:
-        for cut in reading_cuts(group):
-            seen, _, _ = calls[cut.module]
-            rows = _rows(layer_named(model, cut.module), seen)
-            sums.add_((group.name, cut.module), _unit_rows(rows, group, cut))
-        if group.kind == "head_dim":
-            _, made, gradient = calls[group.gates[0].module]
-            sums.add_((group.name, ""), _query_parts(made * gradient, group))
+    readers = [(group, cut) for group in groups for cut in reading_cuts(group)]
+    attentions = [group for group in groups if group.kind == "head_dim"]
+
+    def read(name: str, x: Tensor) -> None:
+        rows = _rows(layer_named(model, name), x)
+        for group, cut in readers:
+            if cut.module == name:
+                sums.add_((group.name, name), _unit_rows(rows, group, cut))
+
+    def made(name: str, output: Tensor | None, gradient: Tensor) -> None:
+        if any(cut.module == name for _, cut in readers):
+            sums.add_(("", name), _rows(layer_named(model, name), gradient))
+        for group in attentions:
+            if group.gates[0].module == name and output is not None:
+                sums.add_((group.name, ""), _query_parts(output * gradient, group))
+
+    makers = {group.gates[0].module for group in attentions}
+    names = {cut.module for _, cut in readers} | makers
+    with _watching(model, _Watch(names, makers, read, made)) as watch:
+        _run(model, watch, images, generator, temperature)
 
 
-Call = tuple[Tensor, Tensor, Tensor]
-"""What a module read, what it put out, and the gradient there."""
+@dataclass(frozen=True)
+class _Watch:
+    """What is done when a named module runs, and when the gradient is back there: nothing has to be held."""
+
+    names: set[str]
+    makers: set[str]
+    """Whose outputs are needed together with their gradients, and so held until then."""
+    read: Callable[[str, Tensor], None]
+    made: Callable[[str, Tensor | None, Tensor], None]
+    seen: set[str] = field(default_factory=set)
+    starts: list[Tensor] = field(default_factory=list)
+    """Where gradients end: outputs that do not depend on the image."""
+
+    def record(self, name: str, x: Tensor, output: Tensor) -> Tensor:
+        """Takes notice of a call and returns what goes on."""
+        self.seen.add(name)
+        self.read(name, x.detach())
+        if not output.requires_grad:
+            output = output.detach().requires_grad_()
+            self.starts.append(output)
+        kept = output.detach() if name in self.makers else None
+        output.register_hook(lambda gradient: self.made(name, kept, gradient))  # type: ignore[no-untyped-call]
+        return output.clone()  # what follows may overwrite it in place
+
+
+@contextmanager
+def _watching(model: nn.Module, watch: _Watch) -> Iterator[_Watch]:
+    """Watches the modules of a model; its weights have no gradients meanwhile, as nobody asks for them."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    handles = [
+        layer_named(model, name).register_forward_hook(
+            lambda _, x, output, name=name: watch.record(name, x[0], output)
+        )
+        for name in sorted(watch.names)
+    ]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        yield watch
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        for handle in handles:
+            handle.remove()
 
 
 def _run(
-    model: nn.Module, names: set[str], images: Tensor, generator: torch.Generator, temperature: float
-) -> dict[str, Call]:
+    model: nn.Module, watch: _Watch, images: Tensor, generator: torch.Generator, temperature: float
+) -> None:
     """Runs forward and backward once, for labels drawn from the outputs."""
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
-    handles = [layer_named(model, name).register_forward_hook(_recorder(seen, name)) for name in names]
-    try:
-        logits = model(images.detach().requires_grad_()) / temperature
-    finally:
-        for handle in handles:
-            handle.remove()
-    missing = sorted(names - set(seen))
+    start = images.detach().requires_grad_()
+    logits = model(start) / temperature
+    missing = sorted(watch.names - watch.seen)
     if missing:
         raise ModelError(
             f"{missing[0]}: is never called as a module in a forward pass; rewrite attention first"
         )
     drawn = torch.multinomial(logits.detach().softmax(1), 1, generator=generator).flatten()
     loss = F.cross_entropy(logits, drawn, reduction="sum")
-    gradients = torch.autograd.grad(loss, [made for _, made in seen.values()])
-    pairs = zip(seen.items(), gradients, strict=True)
-    return {name: (x, made.detach(), gradient) for (name, (x, made)), gradient in pairs}
-
-
-def _recorder(
-    seen: dict[str, tuple[Tensor, Tensor]], name: str
-) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-    def record(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        seen[name] = (inputs[0].detach().clone(), output)
-        return output.clone()  # what follows may overwrite it in place
-
-    return record
+    torch.autograd.grad(loss, [start, *watch.starts], allow_unused=True)
 
 
 def reading_cuts(group: Group) -> list[Cut]:
@@ -159,14 +199,15 @@ def _query_parts(parts: Tensor, group: Group) -> Tensor:
     return rows.reshape(-1, heads, group.width).transpose(1, 2).flatten(1)
 
 
-def _readings(model: nn.Module, group: Group, sums: _Sums, images: int) -> list[Reading]:
+def _readings(model: nn.Module, group: Group, sums: _Sums) -> list[Reading]:
     found = []
     for cut in reading_cuts(group):
-        key = (group.name, cut.module)
-        output = sums.moments["", cut.module] / images
-        found.append(Reading(sums.moments[key] / sums.samples[key], _gram(model, group, cut, output)))
+        if ("", cut.module) not in sums.moments:
+            raise ModelError(f"{cut.module}: no gradient reaches it; take torch.no_grad() out of the model")
+        gram = _gram(model, group, cut, sums.moments["", cut.module])
+        found.append(Reading(sums.moments[group.name, cut.module], gram))
     if group.kind == "head_dim":
-        parts = sums.moments[group.name, ""] / images
+        parts = sums.moments[group.name, ""]
         found.append(Reading(parts, torch.ones_like(parts)))
     return found
 
