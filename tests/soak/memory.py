@@ -42,7 +42,7 @@ CASES = (
     Case(
         "compress ResNet-18",
         ("compress", "zoo:resnet18", *DATA, *COUNTS, "--budget", "macs=50%", "--name", "resnet18"),
-        6000,
+        4500,
     ),
     Case(
         "export ResNet-18",
