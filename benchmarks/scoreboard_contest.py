@@ -23,6 +23,15 @@ from edgecompress.pipeline.evaluate import batch_size
 
 
 @dataclass(frozen=True)
+class _Way:
+    """A network that one way of using a method has made for a point."""
+
+    network: nn.Module
+    share: float
+    """Of the dense network's time, in its trial."""
+
+
+@dataclass(frozen=True)
 class Contest:
     """A network, where it runs, and what is known already."""
 
@@ -176,19 +185,33 @@ class Contest:
     def _recover(self, method: str, point: float) -> None:
         minutes = self.scene.options.minutes
         about = self._about("recovered", method, point) | {"minutes": minutes}
-        network = None if self.journal.find(**about) else self._network(method, point)
-        if network is None:
+        ways = {} if self.journal.find(**about) else self._ways(method, point)
+        if not ways:
             return
         start = time.monotonic()
-        made = recovered(network, self.scene, minutes)
-        trained = made.module
-        told = {"training": made.training, "steps": made.steps, "seconds": round(time.monotonic() - start, 1)}
-        repeat = self._command(method, point, "--minutes", f"{minutes:g}")
-        row = self._judged(trained)
-        self.journal.add(about | row | told | {"repeat": repeat})
+        made = recovered({name: one.network for name, one in ways.items()}, self.scene, minutes)
+        told = {"variant": made.way, "trial_share": ways[made.way].share}
+        told |= {"training": made.training, "steps": made.steps}
+        told |= {"seconds": round(time.monotonic() - start, 1)}
+        told |= {"repeat": self._command(method, point, "--minutes", f"{minutes:g}")}
+        row = self._judged(made.module)
+        self.journal.add(about | row | told)
         print(f"{method} at {point}, trained: {row['top1']}", file=sys.stderr, flush=True)
         if method == OURS and OURS_INT8 in self.scene.options.methods:
             file = self.watch.file(f"{OURS_INT8}-{point:g}-trained")
-            self.watch.write_int8(trained, file)
-            row = self.scene.sizes(trained) | self.watch.judged(file)
-            self.journal.add(about | {"method": OURS_INT8} | row | told | {"repeat": repeat})
+            self.watch.write_int8(made.module, file)
+            row = self.scene.sizes(made.module) | self.watch.judged(file)
+            self.journal.add(about | {"method": OURS_INT8} | row | told)
+
+    def _ways(self, method: str, point: float) -> dict[str, _Way]:
+        """Returns the networks that reach a point by a row that was written before, made again."""
+        row = self._found(method, point)
+        table = table_for(self.runtime, self.scene.options)
+        found = {}
+        told = {} if row is None else row["trials"]
+        for variant in variants(method, self.scene, table):
+            trials = [Trial(*one) for one in told.get(variant.name, ())]
+            best = fitting(trials, point)
+            if best is not None and best.share is not None:
+                found[variant.name] = _Way(variant.make(best.knob), best.share)
+        return found

@@ -111,7 +111,7 @@ def _table(board: Board) -> Iterator[str]:
     )
     yield ""
     minutes = next((one.trained["minutes"] for one in board.entries if one.trained is not None), None)
-    trained = "" if minutes is None else f" trained 2 x {minutes:g} min |"
+    trained = "" if minutes is None else f" trained {minutes:g} min |"
     yield f"| point | method | used as | ms (99 % interval) | of dense | MACs | top-1 % |{trained}"
     yield "|---" * (7 if minutes is None else 8) + "|"
     for one in board.entries:
@@ -138,9 +138,14 @@ def _line(board: Board, one: Entry, *, with_training: bool) -> str:
     ]
     if with_training:
         led = one.point is not None and one is first_at(board, one.point, trained=True)
-        text = "" if one.trained is None else _percent(one.trained)
-        cells.append(f"**{text}**" if led and text else text)
+        cells.append("" if one.trained is None else _trained(one, one.trained, led=led))
     return f"| {' | '.join(cells)} |"
+
+
+def _trained(one: Entry, trained: Row, *, led: bool) -> str:
+    text, way = _percent(trained), trained.get("variant")
+    other = f" ({way})" if way not in (None, one.made.get("variant")) else ""
+    return f"**{text}**{other}" if led else f"{text}{other}"
 
 
 def _share(one: Entry) -> str:

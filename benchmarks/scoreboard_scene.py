@@ -82,7 +82,7 @@ _IMAGENET = {
 }
 _FASHION = {
     "adamw": Training("adamw", 5e-4, 0.01, 64, "flip"),
-    "adamw, a fifth of the rate": Training("adamw", 1e-4, 0.01, 64, "flip", teacher_weight=0.9),
+    "adamw, after the dense network": Training("adamw", 5e-4, 0.01, 64, "flip", teacher_weight=0.9),
 }
 _HYBRID = {"search": "hybrid"}
 _JOINT = {"space": "joint"}
