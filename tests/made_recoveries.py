@@ -50,6 +50,7 @@ DAMAGING = {
 def write_home(folder: Path) -> None:
     """Writes net.py, its weights, images with and without labels, and a pool; the folder is where we are."""
     (folder / "net.py").write_text(NET)
+    torch.manual_seed(0)
     network = build_from_file(folder / "net.py", "build", source="net.py:build")
     train, test = pixels(500), pixels(160, seed=1)
     _settle_(network, scaled(train[:200]))
@@ -82,7 +83,6 @@ def scaled(images):
 
 def _settle_(network, images):
     """Gives batch norms the statistics of images, and classes about equal parts of them."""
-    torch.manual_seed(0)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5)

@@ -148,7 +148,7 @@ def test_it_learns_in_bfloat16_when_asked():
     done = run("recover", "compress-net-001", *options, "--json")
     assert done.exit_code == 0, done.stderr
     (rung,) = json.loads(done.stdout)["ladder"]
-    assert rung["steps"] == 24  # whether so short a training is kept hangs on the rounding of the machine
+    assert rung["kept"] and rung["steps"] == 24
     assert {one.dtype for one in weights("short").values()} == {
         one.dtype for one in weights("whole").values()
     }
