@@ -1,4 +1,4 @@
-# make quickstart   sets up .venv, then compresses the embedded network and shows before and after
+# make quickstart   sets up .venv, then compresses the embedded network; its page opens if there is a desktop
 # make test         sets up .venv with the development tools, then runs linters, type check and all tests
 # make lint         linters and type check only
 # make fuzz         reads 100,000 damaged files over all formats; takes about ten minutes of one core
@@ -28,13 +28,16 @@ AUDITOR := $(VENV)/auditor
 
 PIXEL4_MODELS := fashion_resnet fashion_vit resnet20 resnet56 resnet18 mobilenet_v2 efficientnet_lite0
 
+# without a desktop, --open might start a browser of the terminal and wait for it
+OPEN ?= $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),--open)
+
 FUZZ_INPUTS ?= 100000
 KILLS       ?= 60
 
 .PHONY: quickstart test lint fuzz kills docs memory audit clean debian-packages arm-wheel pixel4-table packages
 
 quickstart: $(INSTALLED)
-	$(BIN)/edgecompress quickstart
+	$(BIN)/edgecompress quickstart $(OPEN)
 
 # a file's tests stay together, so that its slow fixtures are made once
 test: lint debian-packages arm-wheel
