@@ -8,6 +8,7 @@ several ways, all are tried and the way is chosen on selection images.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,8 +22,8 @@ from scoreboard_scene import CALIBRATION, SELECTION, Scene, work_folder
 from torch import nn
 
 from edgecompress.core.progress import NO_PROGRESS
-from edgecompress.core.types import Metric
-from edgecompress.errors import BudgetError
+from edgecompress.core.types import Candidate, Metric
+from edgecompress.errors import BudgetError, ConfigError
 from edgecompress.nets.artefact import PLAN_FILE, load
 from edgecompress.pipeline import strategies
 from edgecompress.pipeline.engine import compress_to
@@ -143,11 +144,23 @@ def _prepared_once(scene: Scene, table: str, rule: str, metric: Metric) -> Prepa
 def _prepared(scene: Scene, table: str, rule: str, metric: Metric) -> Prepared:
     costs: dict[Metric, Costs] = shape_costs(scene.material.totals)
     layers = scene.material.layers
-    costs["ms"] = read_clock(table, scene.loaded, layers).costs()
+    costs["ms"] = _where_known(read_clock(table, scene.loaded, layers).costs())
     setting = Setting(scene.loaded.module, layers, costs, scene.calibration, scene.selection)
     recipe = replace(_PUBLISHED, rank_selection=rule)
     offered = offer(setting, recipe, paying=costs["ms"] if metric == "ms" else None)
     return prepare(setting, recipe, NO_PROGRESS, offered=offered)
+
+
+def _where_known(costs: Costs) -> Costs:
+    """Returns costs at which no rule takes what a table does not cover: it ends where blocks cease to pay."""
+
+    def candidate(one: Candidate) -> float:
+        try:
+            return costs.candidate(one)
+        except ConfigError:
+            return math.inf
+
+    return replace(costs, candidate=candidate)
 
 
 def _library(scene: Scene, table: str) -> tuple[Variant, ...]:
