@@ -71,7 +71,7 @@ def recovered(ways: Mapping[str, nn.Module], scene: Scene, minutes: float) -> Re
     judge = _judge(scene)
     untrained = {way: judge(network) for way, network in ways.items()}
     jobs = list(_jobs(ways, scene))
-    best = max(jobs, key=lambda job: _trained(job, scene, TRIAL_SHARE * minutes, judge).best_score or 0.0)
+    best = max(jobs, key=lambda job: _end_score(_trained(job, scene, TRIAL_SHARE * minutes, judge)))
     found = _trained(best, scene, minutes, judge)
     steps = steps_within(minutes, best.pace_s)
     likeliest = max(untrained, key=lambda way: untrained[way])
@@ -89,6 +89,11 @@ def _jobs(ways: Mapping[str, nn.Module], scene: Scene) -> Iterator[_Job]:
             _fitted(network, scene, training, PACE_STEPS)
             pace_s = (time.process_time() - start) / PACE_STEPS
             yield _Job(way, network, recipe, training, pace_s)
+
+
+def _end_score(found: Fitted) -> float:
+    """Returns how good a network was in the end: where training only harms, the best is what it began with."""
+    return found.rows[-1].score or 0.0
 
 
 def _trained(job: _Job, scene: Scene, minutes: float, judge: Judge) -> Fitted:
