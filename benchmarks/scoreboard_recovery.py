@@ -92,7 +92,7 @@ def _jobs(ways: Mapping[str, nn.Module], scene: Scene) -> Iterator[_Job]:
 
 
 def _end_score(found: Fitted) -> float:
-    """Returns how good a network was in the end: where training only harms, the best is what it began with."""
+    """Returns how good a network was in the end; where training only harms, its best is the start."""
     return found.rows[-1].score or 0.0
 
 
