@@ -143,8 +143,8 @@ def _line(board: Board, one: Entry, *, with_training: bool) -> str:
 
 
 def _trained(one: Entry, trained: Row, *, led: bool) -> str:
-    text, way = _percent(trained), trained.get("variant")
-    other = f" ({way})" if way not in (None, one.made.get("variant")) else ""
+    text, way, before = _percent(trained), trained.get("variant"), one.made.get("variant")
+    other = f" ({way})" if way and before and way != before else ""
     return f"**{text}**{other}" if led else f"{text}{other}"
 
 
