@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from edgecompress.core.search_results import Round
 from edgecompress.core.store import (
     new_directory,
     read_record,
@@ -67,6 +68,30 @@ def test_a_damaged_record_is_one_line_that_names_the_file(tmp_path, content, say
     with pytest.raises(ArtefactError, match=f"op.json: .*{says}") as error:
         read_record(file, Op)
     assert one_line(error)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "Infinity", "NaN", "9" * 400])
+def test_a_number_without_end_is_refused(tmp_path, number):
+    file = tmp_path / "round.json"
+    rest = '"number": 1, "limit_ms": 2, "measured_ms": 2, "file": "exported", "met": true'
+    file.write_text(f'{{"predicted_ms": {number}, {rest}}}')
+    with pytest.raises(ArtefactError, match=r"round\.json: .*(finite|valid number)") as error:
+        read_record(file, Round)
+    assert one_line(error)
+
+
+def test_what_only_looks_like_a_number_without_end_is_read(tmp_path):
+    written = Round(
+        number=1,
+        limit_ms=2,
+        predicted_ms=1e-200,
+        measured_ms=2,
+        file="exported",
+        met=True,
+        doubts=("NaN 1e999",),
+    )
+    write_record(tmp_path / "round.json", written)
+    assert read_record(tmp_path / "round.json", Round) == written
 
 
 def test_a_missing_record_and_a_directory_in_its_place_are_said(tmp_path):

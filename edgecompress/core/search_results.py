@@ -50,7 +50,7 @@ class Round(Record):
     limit_ms: float
     """What was searched for, so that the measured value meets the target."""
     predicted_ms: float
-    measured_ms: float
+    measured_ms: Milliseconds
     file: Literal["spliced", "exported"]
     """Whether the plan was put into the exported dense network, or the final network was exported."""
     met: bool

@@ -8,6 +8,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -27,6 +28,9 @@ VERSIONS = ("schema_version", "format_version")
 LARGEST_TEXT_BYTES = 64 * 2**20
 """Of a file of records, settings or labels: a table of ten thousand blocks has two megabytes, and what is
 read takes many times its size in memory."""
+
+_ENDLESS = re.compile(r"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{300}")
+"""What a text with numbers that are not finite has somewhere; others may, too."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -61,10 +65,15 @@ def read_record(path: Path, kind: type[R]) -> R:
     """Reads a record written by `write_record`.
 
     Raises:
-        ArtefactError: the file is missing, too large, is not JSON or does not fit `kind`.
+        ArtefactError: the file is missing, too large, is not JSON, does not fit `kind` or holds numbers that
+            are not finite.
     """
     try:
-        return kind.model_validate_json(read_text(path))
+        text = read_text(path)
+        found = kind.model_validate_json(text)
+        if _ENDLESS.search(text):
+            json.loads(text, parse_float=_finite, parse_int=_finite, parse_constant=_finite, strict=False)
+        return found
     except FileNotFoundError:
         raise ArtefactError(f"{path}: there is no such file") from None
     except OSError as error:
@@ -73,6 +82,16 @@ def read_record(path: Path, kind: type[R]) -> R:
         raise ArtefactError(f"{path}: not a text file") from None
     except ValidationError as error:
         raise ArtefactError(f"{path}: {_fault(error.errors()[0])}") from None
+    except OverflowError as error:
+        raise ArtefactError(f"{path}: {error}; was it edited?") from None
+
+
+def _finite(number: str) -> float:
+    """Raises OverflowError for a number of JSON that no number of a computer is; records never hold any."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise OverflowError(f"the number {number[:20]} is not a finite one")
+    return value
 
 
 def _fault(details: ErrorDetails) -> str:
