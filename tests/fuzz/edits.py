@@ -230,6 +230,13 @@ def damaged_toml(draw: st.DrawFn, tree: Tree) -> bytes:
 
 def toml(value: Tree) -> str:
     """Returns a value as TOML on one line, tables inline; what TOML has no word for is left out."""
+    levels = 0
+    while isinstance(value, list) and len(value) == 1 and value[0] is not None:
+        value, levels = value[0], levels + 1  # not by calls: deep ones may be inside of deep ones
+    return f"{'[' * levels}{_toml(value)}{']' * levels}"
+
+
+def _toml(value: Tree) -> str:
     if isinstance(value, dict):
         inner = ", ".join(f"{_key(key)} = {toml(one)}" for key, one in value.items() if one is not None)
         return f"{{{inner}}}"
