@@ -13,9 +13,10 @@ latency table (`--table onnxruntime=local.json`, made by `edgecompress latency b
 may read it too.
 
 All see the same 512 training images, of which 64 choose between variants of a method; torch-pruning also
-sees their labels. Report images are used for nothing else. With `--minutes` every compressed network is
-trained alike, on labels and on the dense network's answers, for so many minutes of one core by each of two
-recipes; a tenth of the test images, which are never reported on, choose between these and no training.
+sees their labels. Report images are used for nothing else. With `--minutes` networks are trained alike,
+on labels and on the dense network's answers: every way of a method that reaches the point for a quarter of
+the minutes of one core by each of two recipes, and the best of these for all of them. A tenth of the test
+images, which are never reported on, choose between these, epochs and no training.
 
 Rows that are in the output already are not made again, so a run that was killed goes on.
 """

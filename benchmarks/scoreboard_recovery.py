@@ -74,9 +74,9 @@ def recovered(ways: Mapping[str, nn.Module], scene: Scene, minutes: float) -> Re
     best = max(jobs, key=lambda job: _end_score(_trained(job, scene, TRIAL_SHARE * minutes, judge)))
     found = _trained(best, scene, minutes, judge)
     steps = steps_within(minutes, best.pace_s)
-    likeliest = max(untrained, key=lambda way: untrained[way])
-    if untrained[likeliest] >= (found.best_score or 0.0):
-        return Recovered(ways[likeliest], likeliest, AS_IT_WAS, steps)
+    start = max(untrained, key=lambda way: untrained[way])
+    if untrained[start] >= (found.best_score or 0.0):
+        return Recovered(ways[start], start, AS_IT_WAS, steps)
     module = found.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return Recovered(module, best.way, best.recipe, steps)
 
